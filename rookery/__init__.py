@@ -1,0 +1,37 @@
+"""Deep reinforcement learning in parallel, from a laptop's core to a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rookery.envs import make_env, register_env
+    from rookery.trained import TrainedRun
+    from rookery.training import resume, train
+
+__version__ = "0.1.0"
+__all__ = ["TrainedRun", "load", "make_env", "register_env", "resume", "train"]
+
+_HOMES = {
+    "make_env": "rookery.envs",
+    "register_env": "rookery.envs",
+    "resume": "rookery.training",
+    "train": "rookery.training",
+    "TrainedRun": "rookery.trained",
+}
+
+
+def load(path: str) -> TrainedRun:
+    """The run in a folder."""
+    from rookery.trained import TrainedRun
+
+    return TrainedRun.open(path)
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: torch takes seconds, and `rookery --help` needs none of it.
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'rookery' has no attribute {name!r}")

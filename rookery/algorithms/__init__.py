@@ -1,0 +1,6 @@
+"""One file an algorithm: its config, its pure loss functions, its class."""
+
+from rookery.algorithms import ppo, vpg
+from rookery.algorithms.base import ALGORITHMS, Algorithm, Spaces, algorithm_class
+
+__all__ = ["ALGORITHMS", "Algorithm", "Spaces", "algorithm_class", "ppo", "vpg"]

@@ -1,0 +1,123 @@
+"""What an algorithm is to the rest of the system, and the registry of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import gymnasium.spaces as spaces
+import torch
+from torch import Tensor, nn
+
+from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.tree import Tree
+from rookery.errors import BadInput, nearest, require
+from rookery.memory.rollout import Rollout
+from rookery.networks.build import NetConfig
+
+
+class Spaces(NamedTuple):
+    """What a single environment sees and does."""
+
+    obs: spaces.Space
+    action: spaces.Space
+
+
+class Collection(NamedTuple):
+    """How much an actor gathers at a time: so many rows, or so many whole episodes."""
+
+    steps: int | None = None
+    episodes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How a gradient becomes a step. Every algorithm's config has these fields."""
+
+    optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
+    """Which optimizer."""
+    learning_rate: float = 3e-4
+    """Size of a step at the start."""
+    anneal: bool = True
+    """Whether the learning rate falls linearly to zero over the run."""
+    epsilon: float = 1e-5
+    """Added to the denominator of adam and rmsprop."""
+    max_grad_norm: float = 0.5
+    """The gradient is scaled down to this norm; 0: never."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.learning_rate > 0, f"algo.learning_rate must be positive, got {self.learning_rate}"
+        )
+        require(self.epsilon > 0, f"algo.epsilon must be positive, got {self.epsilon}")
+        require(
+            self.max_grad_norm >= 0,
+            f"algo.max_grad_norm must be 0 or more, got {self.max_grad_norm}",
+        )
+
+
+class Algorithm(Protocol):
+    """Decides, prepares and judges; knows no processes, files, loggers or environments."""
+
+    Config: ClassVar[type[OptimizerConfig]]
+    config: OptimizerConfig
+    network: nn.Module
+    collection: Collection
+
+    def __init__(self, spaces: Spaces, config: Any, net: NetConfig, device: torch.device): ...
+
+    def initial_state(self, batch: int) -> Tree:
+        """Recurrent state at the start of an episode, [batch, ...]; () without one."""
+        ...
+
+    def act(
+        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+    ) -> Decision:
+        """Actions for observations [B, ...]."""
+        ...
+
+    def prepare(self, segment: Segment) -> Steps:
+        """What the actor makes of its rows before they are learned from."""
+        ...
+
+    def memory(self, lanes: int, seed: int) -> Rollout:
+        """Where prepared steps of `lanes` environments go."""
+        ...
+
+    def statistics(self, batch: Batch) -> Tensor:
+        """Sums over the batch's rows that its loss needs; the first is their count.
+
+        The learner adds them up over all ranks before any loss is computed."""
+        ...
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        """What a batch, or a part of one, costs, given the statistics of the whole."""
+        ...
+
+    def stop(self, metrics: dict[str, float]) -> bool:
+        """Whether to leave off learning from this memory's content before this update."""
+        ...
+
+
+ALGORITHMS: dict[str, type[Algorithm]] = {}
+
+
+def register(name: str) -> Callable[[type], type]:
+    """Class decorator: the algorithm is called `name` on the command line."""
+
+    def add(cls: type) -> type:
+        ALGORITHMS[name] = cls
+        return cls
+
+    return add
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The algorithm called `name`."""
+    if name not in ALGORITHMS:
+        raise BadInput(
+            f'algorithm: there is no "{name}".{nearest(name, ALGORITHMS)}'
+            " 'rookery algorithms' lists them."
+        )
+    return ALGORITHMS[name]

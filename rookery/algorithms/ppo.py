@@ -1,0 +1,152 @@
+"""Proximal policy optimisation (Schulman et al. 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.on_policy import decide, moments, standardise, values
+from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.tree import Tree
+from rookery.errors import require
+from rookery.memory.returns import gae
+from rookery.memory.rollout import Rollout
+from rookery.networks.build import ActorCritic, NetConfig
+from rookery.networks.recurrent import resets
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(OptimizerConfig):
+    """Settings of PPO."""
+
+    gamma: float = 0.99
+    """Discount per agent step."""
+    lam: float = 0.95
+    """Decay of later errors in the generalised advantage estimate."""
+    rollout_steps: int = 128
+    """Rows collected from each environment between updates."""
+    epochs: int = 4
+    """Passes over each rollout."""
+    minibatches: int = 4
+    """Updates a pass."""
+    clip: float = 0.2
+    """How far the probability ratio may move and still be rewarded."""
+    normalize_advantage: bool = True
+    """Whether advantages are scaled to mean 0 and deviation 1 in each minibatch."""
+    value_clip: float | None = None
+    """How far the value may move and still be rewarded; none: freely."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    max_kl: float | None = None
+    """A rollout is left when the policy has moved this far from it; none: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
+        require(0 <= self.lam <= 1, f"algo.lam must lie in [0, 1], got {self.lam}")
+        require(self.clip > 0, f"algo.clip must be positive, got {self.clip}")
+        for name in ("rollout_steps", "epochs", "minibatches"):
+            value = getattr(self, name)
+            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
+        for name in ("value_clip", "max_kl"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"algo.{name} must be positive, got {value}")
+        for name in ("value_coef", "entropy_coef"):
+            value = getattr(self, name)
+            require(value >= 0, f"algo.{name} must be 0 or more, got {value}")
+
+
+def clipped_objective(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The pessimistic surrogate min(r A, clip(r) A), to be raised; any shape."""
+    ratio = log_ratio.exp()
+    return torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
+    """Half the squared error, the worse of the value's and the clipped value's; any shape."""
+    error = (value - target).square()
+    if clip is not None:
+        near = old + (value - old).clamp(-clip, clip)
+        error = torch.max(error, (near - target).square())
+    return 0.5 * error
+
+
+@register("ppo")
+class PPO:
+    """Clipped objective, GAE, a value beside the policy, recurrent or not."""
+
+    Config = PPOConfig
+
+    def __init__(self, spaces: Spaces, config: PPOConfig, net: NetConfig, device: torch.device):
+        self.config = config
+        self.device = device
+        self.network = ActorCritic(spaces.obs, spaces.action, net)
+        self.collection = Collection(steps=config.rollout_steps)
+
+    def initial_state(self, batch: int) -> Tree:
+        return self.network.initial_state(batch, self.device)
+
+    def act(
+        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+    ) -> Decision:
+        return decide(self.network, obs, state, generator, greedy)
+
+    @torch.no_grad()
+    def prepare(self, segment: Segment) -> Steps:
+        steps, config = segment.steps, self.config
+        value = values(self.network, segment)
+        advantage = gae(steps.reward, steps.discount, steps.mask, value, config.gamma, config.lam)
+        extra = {
+            "log_prob": self.network.head.log_prob(steps.extra["params"], steps.action),
+            "value": value[:-1],
+            "advantage": advantage,
+        }
+        return steps._replace(extra=extra)
+
+    def memory(self, lanes: int, seed: int) -> Rollout:
+        config, recurrent = self.config, self.network.recurrent
+        rows = lanes if recurrent else lanes * config.rollout_steps
+        unit = "environments" if recurrent else "rows of a rollout"
+        require(
+            config.minibatches <= rows,
+            f"algo.minibatches={config.minibatches} is more than the {rows} {unit} to share out;"
+            " lower it or raise --envs",
+        )
+        return Rollout(config.epochs, config.minibatches, recurrent, self.device, seed)
+
+    def statistics(self, batch: Batch) -> Tensor:
+        return moments(batch.steps.extra["advantage"], batch.steps.mask)
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        steps, config = batch.steps, self.config
+        scale = steps.mask / statistics[0].float()
+        advantage = steps.extra["advantage"]
+        if config.normalize_advantage:
+            advantage = standardise(advantage, statistics)
+        reset = resets(steps.mask) if self.network.recurrent else None
+        params, value, _ = self.network(steps.obs, batch.state, reset)
+        log_ratio = self.network.head.log_prob(params, steps.action) - steps.extra["log_prob"]
+        gain = (clipped_objective(log_ratio, advantage, config.clip) * scale).sum()
+        old = steps.extra["value"]
+        target = old + steps.extra["advantage"]
+        error = (value_error(value, old, target, config.value_clip) * scale).sum()
+        entropy = (self.network.head.entropy(params) * scale).sum()
+        total = config.value_coef * error - gain - config.entropy_coef * entropy
+        with torch.no_grad():
+            ratio = log_ratio.exp()
+            metrics = {
+                "policy_loss": -gain,
+                "value_loss": error,
+                "entropy": entropy,
+                "kl": ((ratio - 1 - log_ratio) * scale).sum(),
+                "clip_fraction": (((ratio - 1).abs() > config.clip) * scale).sum(),
+            }
+        return Loss(total, metrics)
+
+    def stop(self, metrics: dict[str, float]) -> bool:
+        return self.config.max_kl is not None and metrics["kl"] > self.config.max_kl

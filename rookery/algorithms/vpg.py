@@ -1,0 +1,132 @@
+"""Vanilla policy gradient: REINFORCE with reward-to-go and a baseline (Williams 1992)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.on_policy import decide, moments, standardise, values
+from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.tree import Tree
+from rookery.errors import require
+from rookery.memory.returns import reward_to_go
+from rookery.memory.rollout import Rollout
+from rookery.networks.build import ActorCritic, NetConfig
+from rookery.networks.recurrent import resets
+
+
+@dataclass(frozen=True, kw_only=True)
+class VPGConfig(OptimizerConfig):
+    """Settings of the vanilla policy gradient."""
+
+    gamma: float = 0.99
+    """Discount per agent step."""
+    episodes: int | None = 16
+    """Whole episodes a batch, shared out evenly over the environments; none: use rollout_steps."""
+    rollout_steps: int | None = None
+    """Rows a batch from each environment, cut episodes bootstrapped by the baseline."""
+    minibatches: int = 1
+    """Updates a batch, each on its own part of it."""
+    baseline: Literal["learned", "mean"] = "learned"
+    """What is subtracted from the return: a learned value, or the batch's mean return."""
+    normalize_advantage: bool = True
+    """Whether advantages are divided by their deviation in each minibatch."""
+    point_ends_return: bool = False
+    """Whether a reward other than 0 ends the sum, as in Pong, where each point is a game."""
+    value_coef: float = 0.5
+    """Weight of the learned baseline's loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
+        require(
+            (self.episodes is None) != (self.rollout_steps is None),
+            "algo.episodes and algo.rollout_steps: give one of them and set the other to none,"
+            f" got {self.episodes} and {self.rollout_steps}",
+        )
+        require(
+            self.baseline == "learned" or self.rollout_steps is None,
+            "algo.baseline=mean needs whole episodes; set algo.episodes instead of"
+            f" algo.rollout_steps={self.rollout_steps}",
+        )
+        for name in ("episodes", "rollout_steps", "minibatches"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"algo.{name} must be at least 1, got {value}")
+        for name in ("value_coef", "entropy_coef"):
+            value = getattr(self, name)
+            require(value >= 0, f"algo.{name} must be 0 or more, got {value}")
+
+
+@register("vpg")
+class VPG:
+    """Reward-to-go less a baseline, one pass over each batch."""
+
+    Config = VPGConfig
+
+    def __init__(self, spaces: Spaces, config: VPGConfig, net: NetConfig, device: torch.device):
+        self.config = config
+        self.device = device
+        self.network = ActorCritic(spaces.obs, spaces.action, net)
+        self.collection = Collection(config.rollout_steps, config.episodes)
+
+    def initial_state(self, batch: int) -> Tree:
+        return self.network.initial_state(batch, self.device)
+
+    def act(
+        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+    ) -> Decision:
+        return decide(self.network, obs, state, generator, greedy)
+
+    @torch.no_grad()
+    def prepare(self, segment: Segment) -> Steps:
+        steps, config = segment.steps, self.config
+        value = values(self.network, segment)
+        if config.baseline == "mean":
+            value = torch.zeros_like(value)
+        discount = steps.discount
+        if config.point_ends_return:
+            discount = discount * (steps.reward == 0)
+        total = reward_to_go(steps.reward, discount, steps.mask, value, config.gamma)
+        return steps._replace(extra={"return": total, "advantage": total - value[:-1]})
+
+    def memory(self, lanes: int, seed: int) -> Rollout:
+        config, recurrent = self.config, self.network.recurrent
+        require(
+            not recurrent or config.minibatches <= lanes,
+            f"algo.minibatches={config.minibatches} is more than the {lanes} environments to share"
+            " out; lower it or raise --envs",
+        )
+        return Rollout(1, config.minibatches, recurrent, self.device, seed)
+
+    def statistics(self, batch: Batch) -> Tensor:
+        return moments(batch.steps.extra["advantage"], batch.steps.mask)
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        steps, config = batch.steps, self.config
+        scale = steps.mask / statistics[0].float()
+        advantage = standardise(
+            steps.extra["advantage"],
+            statistics,
+            centre=config.normalize_advantage or config.baseline == "mean",
+            scale=config.normalize_advantage,
+        )
+        reset = resets(steps.mask) if self.network.recurrent else None
+        params, value, _ = self.network(steps.obs, batch.state, reset)
+        gain = (self.network.head.log_prob(params, steps.action) * advantage * scale).sum()
+        entropy = (self.network.head.entropy(params) * scale).sum()
+        total = -gain - config.entropy_coef * entropy
+        metrics = {"policy_loss": -gain.detach(), "entropy": entropy.detach()}
+        if config.baseline == "learned":
+            error = (0.5 * (value - steps.extra["return"]).square() * scale).sum()
+            total = total + config.value_coef * error
+            metrics["value_loss"] = error.detach()
+        return Loss(total, metrics)
+
+    def stop(self, metrics: dict[str, float]) -> bool:
+        return False

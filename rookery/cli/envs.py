@@ -1,0 +1,27 @@
+"""rookery envs [WORD]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rookery.cli.printing import print_json
+from rookery.envs import registered_envs
+from rookery.errors import require
+from rookery.fields import parse_flags
+
+
+def main(args: Sequence[str]) -> int:
+    """List the environments whose name has WORD in it, each with the engine that runs it."""
+    if {"-h", "--help"} & set(args):
+        print("rookery envs [WORD] [--json]")
+        return 0
+    given, words = parse_flags(args, {"json": bool})
+    require(len(words) <= 1, "envs: name at most one word to look for")
+    word = words[0].lower() if words else ""
+    listed = [env for env in registered_envs() if word in env.name.lower()]
+    if given.get("json"):
+        print_json({env.name: env.engine for env in listed})
+        return 0
+    for env in listed:
+        print(f"{env.name:<42} {env.engine}")
+    return 0

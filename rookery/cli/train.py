@@ -1,0 +1,119 @@
+"""rookery train ALGO ENV"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rookery.cli.printing import print_json
+from rookery.config import default_config, from_values, read_config, resolve
+from rookery.errors import BadInput, require
+from rookery.fields import flags_of, help_text, nest, parse_flags
+from rookery.trained import TrainedRun
+from rookery.training import resume, start
+
+USAGE = """rookery train ALGO ENV [options]      train an agent in a new run folder
+rookery train --resume RUN [options]  go on with a run
+rookery train --config FILE [options] repeat a run, or start from a file of settings
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the command that are no settings of the run."""
+
+    runs_dir: str = "runs"
+    """Folder that new run folders go to."""
+    name: str | None = None
+    """Name of the run's folder; none: algorithm, environment and time."""
+    resume: str | None = None
+    """Run folder to go on with, from its newest whole checkpoint."""
+    config: str | None = None
+    """JSON or YAML file of settings, such as a run's config.json."""
+    preset: str | None = None
+    """Tuned settings by name; none: those for this algorithm and environment, if any."""
+    no_preset: bool = False
+    """Start from the defaults even where there is a preset."""
+    json: bool = False
+    """Print the result as one JSON object on standard output."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Train; 0, or 130 if interrupted."""
+    source = value_of(args, "--resume") or value_of(args, "--config")
+    names = [] if source else [arg for arg in args[:2] if not arg.startswith("-")]
+    if not source and (len(names) < 2 or {"-h", "--help"} & set(args)):
+        return show_help(names, bool({"-h", "--help"} & set(args)))
+    values = stored(args) if source else {}
+    base = from_values(values, {}) if source else default_config(*names)
+    given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(Options))
+    require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
+    options = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
+    run = train(names, values, nest(given), options)
+    return tell(run, bool(options.get("json")))
+
+
+def train(
+    names: list[str], values: dict[str, Any], overrides: dict[str, Any], options: dict[str, Any]
+) -> TrainedRun:
+    """Go on with a run, repeat one, or start one."""
+    if options.get("resume"):
+        return resume(options["resume"], **overrides)
+    runs_dir, name = options.get("runs_dir", "runs"), options.get("name")
+    if values:
+        return start(from_values(values, overrides), runs_dir, name)
+    use_preset = not options.get("no_preset", False)
+    resolved = resolve(names[0], names[1], overrides, options.get("preset"), use_preset)
+    if resolved.preset is not None:
+        print(f"preset: {resolved.preset} (--no-preset leaves it out)", file=sys.stderr)
+    return start(resolved.config, runs_dir, name)
+
+
+def stored(args: Sequence[str]) -> dict[str, Any]:
+    """The settings of the run or file that the command goes on from."""
+    folder, file = value_of(args, "--resume"), value_of(args, "--config")
+    if folder and file:
+        raise BadInput("--resume and --config: give one of them")
+    return dict(TrainedRun.open(folder).config) if folder else read_config(file or "")
+
+
+def value_of(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that must be known before the others can be read."""
+    for position, arg in enumerate(args):
+        if arg == flag and position + 1 < len(args):
+            return args[position + 1]
+        if arg.startswith(f"{flag}="):
+            return arg.partition("=")[2]
+    return None
+
+
+def show_help(names: list[str], asked: bool) -> int:
+    """Usage, and the settings of the algorithm where one is named."""
+    print(USAGE)
+    print("Options:\n" + help_text(Options))
+    if names:
+        settings = default_config(names[0], "")
+        flags = {
+            k: v for k, v in flags_of(settings).items() if k not in ("algorithm", "environment")
+        }
+        print(f"\nSettings of {names[0]}:\n" + help_text(flags))
+    else:
+        print("\n'rookery train ALGO --help' lists the settings too.")
+    return 0 if asked else 2
+
+
+def tell(run: TrainedRun, json: bool) -> int:
+    """Print how the run ended; the exit status."""
+    result = run.result or {}
+    if json:
+        print_json({"run": str(run.path), **result})
+    else:
+        mean = result.get("episode_return_mean")
+        returns = "no episode ended" if mean is None else f"mean return {mean:.1f}"
+        print(
+            f"{result['status']}: {result['env_steps']:,} steps in {result['seconds']:.1f} s,"
+            f" {returns}\n{run.path}"
+        )
+    return 130 if result.get("status") == "interrupted" else 0

@@ -1,0 +1,1 @@
+"""The one data type every part speaks: windows of `Steps`, time first."""

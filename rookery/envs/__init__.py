@@ -1,0 +1,26 @@
+"""Environments: many copies at once, whoever makes them, under one contract."""
+
+from rookery.envs.atari import human_normalized
+from rookery.envs.human_scores import HUMAN_SCORES
+from rookery.envs.listing import Listed, env_info, registered_envs
+from rookery.envs.making import make_env
+from rookery.envs.masked_cartpole import register as _register_masked_cartpole
+from rookery.envs.moments import RunningMoments
+from rookery.envs.normalize import statistics
+from rookery.envs.options import EnvOptions
+from rookery.envs.registry import register_env
+
+_register_masked_cartpole()
+
+__all__ = [
+    "HUMAN_SCORES",
+    "EnvOptions",
+    "Listed",
+    "RunningMoments",
+    "env_info",
+    "human_normalized",
+    "make_env",
+    "register_env",
+    "registered_envs",
+    "statistics",
+]

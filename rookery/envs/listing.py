@@ -1,0 +1,68 @@
+"""What environments there are, and what is known of one."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from rookery.envs import atari
+from rookery.envs.making import implied, make_env
+from rookery.envs.options import EnvOptions
+from rookery.envs.registry import is_ale, registered
+
+
+class Listed(NamedTuple):
+    """An environment's name and the engine that would run it."""
+
+    name: str
+    engine: str
+
+
+def registered_envs() -> list[Listed]:
+    """All names that `make_env` knows without importing anything more, in order.
+
+    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's many.
+    """
+    listed = [Listed(name, "registered") for name in registered()]
+    listed += [Listed(spec.id, gymnasium_engine(spec)) for spec in latest_specs()]
+    listed += [Listed(f"ALE/{game}-v5", "ale") for game in atari.games()]
+    if importlib.util.find_spec("envpool") is not None:
+        listed.append(Listed("envpool:*", "envpool"))
+    return sorted(listed)
+
+
+def latest_specs() -> list[Any]:
+    """The newest version of every environment in Gymnasium's registry but Atari's."""
+    newest: dict[tuple[str | None, str], Any] = {}
+    for spec in gymnasium.registry.values():
+        if is_ale(spec.id):
+            continue
+        key = (spec.namespace, spec.name)
+        if key not in newest or (spec.version or 0) >= (newest[key].version or 0):
+            newest[key] = spec
+    return list(newest.values())
+
+
+def gymnasium_engine(spec: Any) -> str:
+    """What would run a Gymnasium environment without preprocessing."""
+    return "gymnasium-native" if spec.vector_entry_point else "for-loop"
+
+
+def env_info(name: str, options: EnvOptions | None = None) -> dict[str, Any]:
+    """Spaces, engine and the options that the name implies, of one environment."""
+    options = options or EnvOptions()
+    env = make_env(name, options)
+    try:
+        return {
+            "name": name,
+            "engine": env.engine,  # type: ignore[attr-defined]
+            "observation_space": env.single_observation_space,
+            "action_space": env.single_action_space,
+            "options": asdict(implied(name, options)),
+            "time_limit": getattr(env.spec, "max_episode_steps", None),
+        }
+    finally:
+        env.close()

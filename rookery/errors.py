@@ -1,0 +1,49 @@
+"""What can go wrong, each with the exit status it ends the command with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RookeryError(Exception):
+    """A failure that is told in one line; `details` go to the log only."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, details: str = ""):
+        super().__init__(message)
+        self.details = details
+
+
+class BadInput(RookeryError):
+    """A setting, a file or an environment that cannot be used as it is."""
+
+    exit_status = 2
+
+
+class EnvironmentFailure(BadInput):
+    """The environment raised, or returned what its space does not contain."""
+
+
+class Diverged(RookeryError):
+    """The loss or the gradient became NaN or infinite."""
+
+    exit_status = 3
+
+
+def require(condition: object, message: str) -> None:
+    """Raise BadInput with `message` unless `condition` holds."""
+    if not condition:
+        raise BadInput(message)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """' Did you mean "X"?' for the known name closest to `name`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def missing_extra(what: str, extra: str) -> BadInput:
+    """The error for an optional dependency that is not installed."""
+    return BadInput(f"{what} needs an extra that is not installed: pip install 'rookery[{extra}]'")

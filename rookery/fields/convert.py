@@ -1,0 +1,210 @@
+"""Plain dicts and command-line text to typed dataclasses, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from rookery.errors import BadInput, require
+from rookery.fields.describe import (
+    MISSING,
+    TRUTH,
+    current_of,
+    did_you_mean,
+    flags_of,
+    hints_of,
+    is_settings,
+    join,
+)
+
+T = TypeVar("T")
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any], base: T | None = None, path: str = "") -> T:
+    """`base` (or the defaults of `cls`) with `values` laid over it; nested dicts nest.
+
+    Values may be typed (from JSON or YAML) or text (from the command line). `path` is the dotted
+    name of the whole, for messages.
+    """
+    require(isinstance(values, Mapping), f"{path or 'config'}: {_expected('settings', values)}")
+    hints: dict[str, Any] = hints_of(cls)  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        name = join(path, str(key))
+        if key not in hints:
+            known = [
+                *flags_of(cls if base is None else base, path),
+                *(join(path, other) for other in hints),
+            ]
+            raise BadInput(f"{name}: no such setting.{did_you_mean(name, known)}")
+        changes[key] = _convert(hints[key], value, name, current_of(cls, base, key))
+    if base is not None:
+        return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        given = field.name in changes or current_of(cls, None, field.name) is not MISSING
+        require(given, f"{join(path, field.name)}: must be given, it has no default")
+    return cls(**changes)
+
+
+def to_dict(instance: Any) -> dict[str, Any]:
+    """A JSON-ready dict that `from_dict` turns back into an equal instance."""
+    return {f.name: _plain(getattr(instance, f.name)) for f in dataclasses.fields(instance)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    # JSON has no infinity; as text it comes back as the same number.
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _convert(hint: Any, value: Any, path: str, current: Any = MISSING) -> Any:
+    """`value` as the type `hint`, or BadInput; `current` is what a nested dict starts from."""
+    if dataclasses.is_dataclass(hint) or (is_settings(current) and isinstance(value, Mapping)):
+        start = current if is_settings(current) else None
+        group: Any = type(start) if start is not None else hint
+        return value if is_settings(value) else from_dict(group, value, start, path)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _convert_union(hint, value, path, current)
+    converters = {Literal: _as_choice, tuple: _as_tuple, dict: _as_dict}
+    if origin in converters:
+        return converters[origin](args, value, path, hint)
+    if hint not in (bool, int, float, str):
+        raise TypeError(f"{path}: settings of type {hint} are not supported")
+    result = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}[hint](value)
+    require(result is not None, f"{path}: {_expected(_meaning(hint), value)}")
+    return result
+
+
+def _convert_union(hint: Any, value: Any, path: str, current: Any) -> Any:
+    kinds = typing.get_args(hint)
+    if type(None) in kinds and (value is None or _lower(value) in ("none", "null")):
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    for kind in kinds:
+        # Of `int | str`, a text stays text only if it is no int: the order of the hint decides.
+        try:
+            return _convert(kind, value, path, current)
+        except BadInput:
+            if dataclasses.is_dataclass(kind):
+                raise
+    raise BadInput(f"{path}: {_expected(_meaning(hint), value)}")
+
+
+def _as_bool(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else TRUTH.get(_lower(value))
+
+
+def _as_float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else number
+
+
+def _as_int(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(_\d+)*", value.strip()):
+        return int(value)
+    number = _as_float(value)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _as_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _as_choice(choices: tuple[Any, ...], value: Any, path: str, hint: Any) -> Any:
+    for choice in choices:
+        same = choice == value and type(choice) is type(value)
+        if same or (isinstance(value, str) and str(choice).lower() == value.lower()):
+            return choice
+    raise BadInput(f"{path}: {_expected(_meaning(hint), value)}")
+
+
+def _as_tuple(kinds: tuple[Any, ...], value: Any, path: str, hint: Any) -> tuple[Any, ...]:
+    items = _split(value, kinds[0]) if isinstance(value, str) else value
+    many = len(kinds) == 2 and kinds[1] is Ellipsis
+    fits = isinstance(items, list | tuple) and (many or len(items) == len(kinds))
+    require(fits, f"{path}: {_expected(_meaning(hint), value)}")
+    try:
+        pairs = zip(kinds[:1] * len(items) if many else kinds, items, strict=True)
+        return tuple(_convert(kind, item, path) for kind, item in pairs)
+    except BadInput:
+        raise BadInput(f"{path}: {_expected(_meaning(hint), value)}") from None
+
+
+def _split(text: str, kind: Any) -> Any:
+    """The items of "64,64", "64x64" or "[64, 64]"."""
+    try:
+        items = json.loads(text)
+        if isinstance(items, list):
+            return items
+    except ValueError:
+        pass
+    separators = "[,xX]" if kind in (int, float) else ","
+    inner = text.strip().strip("[]()").strip().rstrip(",")
+    return [item.strip() for item in re.split(separators, inner)] if inner else []
+
+
+def _as_dict(kinds: tuple[Any, ...], value: Any, path: str, hint: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise BadInput(f"{path}: {_expected(_meaning(hint), value)}") from None
+    require(isinstance(value, Mapping), f"{path}: {_expected(_meaning(hint), value)}")
+    return {str(key): _convert(kinds[1], item, join(path, key)) for key, item in value.items()}
+
+
+def _meaning(hint: Any) -> str:
+    """What a value of this type is called in a message."""
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(_show(choice) for choice in args)
+    if origin is tuple:
+        count = "a list" if args[-1] is Ellipsis else f"{len(args)} values"
+        return f"{count} such as {_example(args)}"
+    if origin is dict:
+        return 'a JSON object such as {"key": 1}'
+    if origin in (Union, types.UnionType):
+        return " or ".join("none" if arg is type(None) else _meaning(arg) for arg in args)
+    return names.get(hint, "settings")
+
+
+def _example(kinds: tuple[Any, ...]) -> str:
+    one = {int: "64", float: "0.5", str: "a"}.get(kinds[0], "[...]")
+    return ",".join([one] * (2 if kinds[-1] is Ellipsis else len(kinds)))
+
+
+def _expected(what: str, value: Any) -> str:
+    return f"expected {what}, got {_show(value)}"
+
+
+def _show(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _lower(value: Any) -> str:
+    return value.strip().lower() if isinstance(value, str) else ""

@@ -1,0 +1,1 @@
+"""The roles that act, learn and judge."""

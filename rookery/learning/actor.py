@@ -1,0 +1,141 @@
+"""Plays: an environment, an algorithm that decides, and the rows that come of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from rookery.algorithms.base import Algorithm, Collection
+from rookery.data.steps import Decision, Segment, Steps
+from rookery.data.tree import Tree, to_tensors, tree_map
+from rookery.networks.recurrent import clear
+
+
+class Row(NamedTuple):
+    """One step of every lane."""
+
+    obs: Tree
+    decision: Decision
+    reward: np.ndarray
+    discount: np.ndarray
+    mask: np.ndarray
+
+
+class Actor:
+    """Collects segments of experience with the algorithm's current policy."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        algorithm: Algorithm,
+        collection: Collection,
+        device: torch.device,
+        seed: int,
+        env_seed: int | None = None,
+    ):
+        self.env = env
+        self.algorithm = algorithm
+        self.collection = collection
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.action_dtype = env.single_action_space.dtype
+        self.env_steps = 0
+        self.env_s = 0.0
+        self.inference_s = 0.0
+        self.episodes: list[tuple[float, int]] = []
+        self.begin(seed if env_seed is None else env_seed)
+
+    def begin(self, seed: int | None) -> None:
+        """Start every lane on a new episode."""
+        self.obs, _ = self.env.reset(seed=seed)
+        self.resetting = np.zeros(self.env.num_envs, dtype=bool)
+        self.state = self.algorithm.initial_state(self.env.num_envs)
+
+    def collect(self) -> Segment:
+        """The next segment, as the algorithm wants it."""
+        if self.collection.episodes is not None:
+            return self.collect_episodes(self.collection.episodes)
+        assert self.collection.steps is not None
+        state = tree_map(torch.clone, self.state)
+        rows = [self.step() for _ in range(self.collection.steps)]
+        return self.segment(rows, state)
+
+    def collect_episodes(self, count: int) -> Segment:
+        """Exactly `count` whole episodes, each lane's share fixed beforehand: taking whichever
+        end first would favour short ones. What a lane plays after its share is masked."""
+        lanes = self.env.num_envs
+        left = np.array([count // lanes + (i < count % lanes) for i in range(lanes)])
+        self.begin(None)
+        state = tree_map(torch.clone, self.state)
+        rows = []
+        while (left > 0).any():
+            playing = left > 0
+            row = self.step(playing)
+            rows.append(row._replace(mask=row.mask * playing))
+            left -= playing & self.resetting
+        return self.segment(rows, state)
+
+    def step(self, counted: np.ndarray | None = None) -> Row:
+        """Act once in every lane; episodes that end in lanes `counted` are noted."""
+        start = time.perf_counter()
+        # Copied: the environment may reuse its buffers.
+        obs = tree_map(np.copy, self.obs)
+        with torch.inference_mode():
+            decision = self.algorithm.act(to_tensors(obs, self.device), self.state, self.generator)
+            action = decision.env_action.cpu().numpy()
+        acted = time.perf_counter()
+        self.obs, reward, terminated, truncated, info = self.env.step(
+            action.astype(self.action_dtype, copy=False)
+        )
+        self.env_s += time.perf_counter() - acted
+        self.inference_s += acted - start
+        self.note_episodes(info, counted)
+        mask = ~self.resetting
+        self.state = self.carry(decision.state)
+        self.resetting = terminated | truncated
+        self.env_steps += int(mask.sum())
+        return Row(obs, decision, reward, ~terminated, mask)
+
+    def carry(self, state: Tree) -> Tree:
+        """The state for the next row: cleared in lanes whose row was a reset."""
+        if not state or not self.resetting.any():
+            return state
+        return clear(state, torch.as_tensor(self.resetting, device=self.device))
+
+    def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
+        """Remember return and length of the episodes that have just ended."""
+        if "episode" not in info:
+            return
+        ended = info["episode"]
+        done = ended["done"] if counted is None else ended["done"] & counted
+        for lane in done.nonzero()[0]:
+            self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
+
+    def segment(self, rows: list[Row], state: Tree) -> Segment:
+        """Rows stacked into [T, B, ...] on the actor's device."""
+
+        def stack(name: str) -> torch.Tensor:
+            values = np.stack([getattr(row, name) for row in rows])
+            return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+
+        decisions = [row.decision for row in rows]
+        mask = stack("mask")
+        steps = Steps(
+            obs=tree_map(lambda *x: to_tensors(np.stack(x), self.device), *[r.obs for r in rows]),
+            action=torch.stack([d.action for d in decisions]),
+            reward=stack("reward") * mask,
+            discount=stack("discount"),
+            mask=mask,
+            extra=tree_map(lambda *x: torch.stack(x), *[d.extra for d in decisions]),
+        )
+        next_obs = to_tensors(tree_map(np.copy, self.obs), self.device)
+        return Segment(steps, next_obs, state, tree_map(torch.clone, self.state))
+
+    def take_episodes(self) -> list[tuple[float, int]]:
+        """Return and length of the episodes that ended since the last call."""
+        episodes, self.episodes = self.episodes, []
+        return episodes

@@ -1,0 +1,90 @@
+"""How good an agent is: exact numbers of episodes, and honest statistics of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from rookery.data.tree import Tree
+
+RESAMPLES = 2_000
+
+
+class Decides(Protocol):
+    """What can be evaluated."""
+
+    def begin(self, lanes: int) -> Tree: ...
+
+    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]: ...
+
+    def carry(self, state: Tree, resetting: np.ndarray) -> Tree: ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Returns of evaluated episodes and what they come to."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
+        low, high = bootstrap_interval(self.returns)
+        return {
+            "episodes": len(self.returns),
+            "return_mean": float(self.returns.mean()),
+            "return_std": float(self.returns.std()),
+            "return_min": float(self.returns.min()),
+            "return_max": float(self.returns.max()),
+            "return_iqm": interquartile_mean(self.returns),
+            "return_iqm_low": low,
+            "return_iqm_high": high,
+            "length_mean": float(self.lengths.mean()),
+        }
+
+
+def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Scores:
+    """Play exactly `episodes` episodes on `env`, whose lanes each play a share fixed beforehand.
+
+    Taking whichever episodes end first would favour short ones. What a lane plays after its
+    share is not counted.
+    """
+    lanes = env.num_envs
+    left = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
+    played: list[tuple[float, int]] = []
+    obs, _ = env.reset(seed=seed)
+    state = policy.begin(lanes)
+    resetting = np.zeros(lanes, dtype=bool)
+    while (left > 0).any():
+        action, state = policy.decide(obs, state)
+        obs, _, terminated, truncated, info = env.step(action)
+        if "episode" in info:
+            ended = info["episode"]["done"] & (left > 0)
+            left -= ended
+            for lane in ended.nonzero()[0]:
+                episode = info["episode"]
+                played.append((episode["return"][lane], episode["length"][lane]))
+        state = policy.carry(state, resetting)
+        resetting = terminated | truncated
+    return Scores(np.array([r for r, _ in played]), np.array([n for _, n in played]))
+
+
+def interquartile_mean(values: np.ndarray) -> float:
+    """The mean of the middle half, the values at its edges counted in part."""
+    ordered = np.sort(values)
+    edges = np.arange(len(ordered) + 1) / len(ordered)
+    share = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
+    return float((ordered * share).sum() / share.sum())
+
+
+def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of the interquartile mean."""
+    random = np.random.default_rng(0)
+    draws = random.choice(values, (RESAMPLES, len(values)))
+    means = np.array([interquartile_mean(draw) for draw in draws])
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,209 @@
+"""The one place where gradients are computed and parameters change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import Algorithm, OptimizerConfig
+from rookery.data.steps import Batch
+from rookery.data.tree import map_batch, tree_map
+from rookery.errors import Diverged, require
+from rookery.learning.reduce import Reducer
+from rookery.networks.flat import FlatParameters
+
+METRIC_SLOTS = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How updates are computed, over micro batches and over ranks."""
+
+    micro_batches: int = 1
+    """Parts a batch is cut into, their gradients accumulated: less memory, the same update."""
+    reduce: Literal["mean", "sum"] = "mean"
+    """Over ranks: the mean over all rows of all ranks, or that times the number of ranks."""
+    sync: Literal["allreduce", "broadcast"] = "allreduce"
+    """Every rank steps on the reduced gradient, or rank 0 steps and broadcasts the weights."""
+    transport: Literal["auto", "mpi", "gloo", "nccl"] = "auto"
+    """What carries the sums; auto: nccl on GPU, mpi where installed, gloo otherwise."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.micro_batches >= 1,
+            f"learner.micro_batches must be at least 1, got {self.micro_batches}",
+        )
+
+
+class Outcome(NamedTuple):
+    """What an update came to."""
+
+    stop: bool
+    """The algorithm asked to leave the rest of the memory's batches, and nothing was changed."""
+    priorities: Tensor | None
+
+
+class Learner:
+    """Loss, gradient, reduction over ranks, clipping, step."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        reducer: Reducer,
+        device: torch.device,
+        precision: str = "fp32",
+        compile: bool = False,
+    ):
+        self.algorithm = algorithm
+        self.config = config
+        self.reducer = reducer
+        self.device = device
+        self.precision = precision
+        self.flat = FlatParameters(algorithm.network, device, spare=1 + METRIC_SLOTS)
+        self.optimizer = make_optimizer(self.flat.values, algorithm.config)
+        self.loss = torch.compile(algorithm.loss) if compile else algorithm.loss
+        self.updates = 0
+        self.learn_s = 0.0
+        self.reduce_s = 0.0
+        self.metric_names: list[str] = ["loss"]
+        self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
+        self.counted = 0
+        self.share_weights()
+
+    def share_weights(self) -> None:
+        """Give every rank the weights of rank 0."""
+        self.reducer.broadcast(self.flat.values)
+
+    def set_progress(self, done: float) -> None:
+        """Set the learning rate for the part of the run that is done, 0 to 1."""
+        config = self.algorithm.config
+        left = max(0.0, 1 - done) if config.anneal else 1.0
+        self.optimizer.param_groups[0]["lr"] = config.learning_rate * left
+
+    @property
+    def learning_rate(self) -> float:
+        return self.optimizer.param_groups[0]["lr"]
+
+    def update(self, batch: Batch) -> Outcome:
+        """One step on a batch, the same on every rank."""
+        start, reduced = time.perf_counter(), self.reduce_s
+        statistics = self.algorithm.statistics(batch)
+        self.reduce(self.reducer.sum, statistics)
+        self.flat.buffer.zero_()
+        priorities = [self.accumulate(part, statistics) for part in self.parts(batch)]
+        if self.config.sync == "allreduce":
+            self.reduce(self.reducer.sum, self.flat.buffer)
+        else:
+            self.reduce(self.reducer.sum_to_first, self.flat.buffer)
+            self.reduce(self.reducer.broadcast, self.flat.spare)
+        stop = self.algorithm.stop(LazyMetrics(self.metric_names, self.flat.spare))
+        if not stop:
+            self.step()
+        self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
+        return Outcome(stop, None if priorities[0] is None else torch.cat(priorities))
+
+    def accumulate(self, part: Batch, statistics: Tensor) -> Tensor | None:
+        """Add the part's gradient and metrics to the buffer."""
+        bf16 = self.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            loss = self.loss(part, statistics)
+        loss.total.backward()
+        self.metric_names = ["loss", *loss.metrics]
+        values = torch.stack([loss.total.detach(), *loss.metrics.values()])
+        self.flat.spare[: len(values)] += values
+        return loss.priorities
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch cut into micro batches along its lanes."""
+        if self.config.micro_batches == 1:
+            yield batch
+            return
+        lanes = torch.arange(batch.steps.mask.shape[1], device=self.device)
+        for part in lanes.tensor_split(self.config.micro_batches):
+            index = slice(int(part[0]), int(part[-1]) + 1) if len(part) else slice(0, 0)
+            yield Batch(
+                map_batch(batch.steps, index),
+                tree_map(lambda x, index=index: x[index], batch.state),
+                None if batch.keys is None else batch.keys[index],
+                None if batch.weight is None else batch.weight[index],
+            )
+
+    def step(self) -> None:
+        """Clip the gradient, step, and note what it came to."""
+        if self.config.reduce == "sum":
+            self.flat.grad.mul_(self.reducer.world)
+        norm = self.flat.grad.norm()
+        if self.config.sync == "allreduce" or self.reducer.rank == 0:
+            limit = self.algorithm.config.max_grad_norm
+            if limit:
+                self.flat.grad.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+            self.optimizer.step()
+        if self.config.sync == "broadcast":
+            self.reduce(self.reducer.broadcast, self.flat.values)
+            self.reduce(self.reducer.broadcast, norm)
+        self.sums[0] += norm
+        self.sums[1:] += self.flat.spare
+        self.counted += 1
+        self.updates += 1
+
+    def reduce(self, call: object, tensor: Tensor) -> None:
+        """A reducer's call, timed."""
+        start = time.perf_counter()
+        call(tensor)  # type: ignore[operator]
+        self.reduce_s += time.perf_counter() - start
+
+    def check_finite(self) -> None:
+        """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""
+        if not bool(self.sums.isfinite().all()):
+            names = ["grad_norm", *self.metric_names]
+            values = dict(zip(names, (self.sums / self.counted).tolist(), strict=False))
+            bad = next(name for name, value in values.items() if not math.isfinite(value))
+            raise Diverged(
+                f"training diverged: {bad} is {values[bad]} after {self.updates} updates;"
+                " lower algo.learning_rate or algo.max_grad_norm, or look at the rewards' scale"
+            )
+
+    def take_metrics(self) -> dict[str, float]:
+        """Means over the updates since the last call."""
+        self.check_finite()
+        means = (self.sums / max(1, self.counted)).tolist()
+        self.sums.zero_()
+        self.counted = 0
+        return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """What the optimizer remembers, by name."""
+        return dict(self.optimizer.state.get(self.flat.values, {}))
+
+    def load_optimizer(self, saved: dict[str, Tensor]) -> None:
+        """Go on from what `optimizer_state` returned."""
+        state = {name: value.to(self.device) for name, value in saved.items()}
+        self.optimizer.state[self.flat.values] = state
+
+
+class LazyMetrics(dict[str, float]):
+    """Metrics read from their tensor only when an algorithm asks: reading waits for the GPU."""
+
+    def __init__(self, names: list[str], values: Tensor):
+        super().__init__()
+        self.names, self.values_tensor = names, values
+
+    def __missing__(self, name: str) -> float:
+        return float(self.values_tensor[self.names.index(name)])
+
+
+def make_optimizer(values: Tensor, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer over one flat vector."""
+    lr = config.learning_rate
+    if config.optimizer == "adam":
+        return torch.optim.Adam([values], lr=lr, eps=config.epsilon, fused=True)
+    if config.optimizer == "rmsprop":
+        return torch.optim.RMSprop([values], lr=lr, eps=config.epsilon, alpha=0.95, centered=True)
+    return torch.optim.SGD([values], lr=lr)

@@ -1,0 +1,88 @@
+"""A trained agent as a function from observation to action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rookery.algorithms.base import Algorithm, Spaces
+from rookery.data.tree import Tree, to_tensors, tree_map
+from rookery.networks.recurrent import clear
+
+
+class Policy:
+    """`policy(obs) -> action` for one environment; recurrent state is kept inside.
+
+    Call `reset()` when an episode starts. Greedy unless told otherwise. `preprocess` maps a raw
+    observation to what the network was trained on, where they differ (normalisation).
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        spaces: Spaces,
+        device: torch.device,
+        preprocess: Callable[[Any], Any] = lambda obs: obs,
+        greedy: bool = True,
+        seed: int = 0,
+    ):
+        self.algorithm = algorithm
+        self.spaces = spaces
+        self.device = device
+        self.preprocess = preprocess
+        self.greedy = greedy
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the episode so far."""
+        self.state: Tree = self.algorithm.initial_state(1)
+
+    def __call__(self, obs: Any) -> Any:
+        """The action for one observation."""
+        rows = self.preprocess(tree_map(lambda x: np.asarray(x)[None], obs))
+        action, self.state = self.decide(rows, self.state)
+        single = action[0]
+        return single if self.spaces.action.shape else self.spaces.action.dtype.type(single)
+
+    @torch.inference_mode()
+    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]:
+        """Actions for observations [B, ...] that were preprocessed, and the state after them."""
+        decision = self.algorithm.act(
+            to_tensors(obs, self.device), state, self.generator, greedy=self.greedy
+        )
+        action = decision.env_action.cpu().numpy()
+        return action.astype(self.spaces.action.dtype, copy=False), decision.state
+
+    def begin(self, lanes: int) -> Tree:
+        """The state of `lanes` episodes that start."""
+        return self.algorithm.initial_state(lanes)
+
+    def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
+        """The state with the lanes of reset rows cleared."""
+        if not state or not resetting.any():
+            return state
+        return clear(state, torch.as_tensor(resetting, device=self.device))
+
+
+class RandomPolicy:
+    """Actions drawn evenly from the action space."""
+
+    def __init__(self, spaces: Spaces, seed: int = 0):
+        self.space = spaces.action
+        self.space.seed(seed)
+
+    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]:
+        """A draw for each lane."""
+        return np.stack([np.asarray(self.space.sample()) for _ in range(state)]), state
+
+    def begin(self, lanes: int) -> Tree:
+        """The number of lanes is all there is to know."""
+        return lanes
+
+    def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
+        """Nothing to clear."""
+        return state

@@ -1,0 +1,1 @@
+"""What is kept of experience, and how batches are drawn from it."""

@@ -1,0 +1,58 @@
+"""On-policy memory: everything is learned from a few times, then forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rookery.data.steps import Batch, Steps
+from rookery.data.tree import Tree, flatten_time, map_batch, tree_map
+
+
+class Rollout:
+    """Yields epochs x minibatches of what was added, and then empties.
+
+    Without recurrent state a minibatch is a random set of single rows, [1, M], reset rows left
+    out; with it a random set of whole lanes, [T, M], each with the state before its first row.
+    """
+
+    def __init__(
+        self, epochs: int, minibatches: int, recurrent: bool, device: torch.device, seed: int
+    ):
+        self.epochs = epochs
+        self.minibatches = minibatches
+        self.recurrent = recurrent
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
+        self.content: tuple[Steps, Tree] | None = None
+
+    def add(self, steps: Steps, state: Tree) -> None:
+        """Take rows [T, B, ...] and the recurrent state before the first of them."""
+        self.content = steps, state
+
+    def batches(self) -> Iterator[Batch]:
+        """Minibatches on the learner's device."""
+        assert self.content is not None
+        steps, state = tree_map(lambda x: x.to(self.device), self.content)
+        self.content = None
+        rows = None if self.recurrent else steps.mask.flatten().nonzero().squeeze(-1)
+        flat = None if self.recurrent else flatten_time(steps)
+        count = steps.mask.shape[1] if rows is None else len(rows)
+        for _ in range(self.epochs):
+            order = torch.randperm(count, generator=self.generator).to(self.device)
+            for part in order.tensor_split(self.minibatches):
+                if rows is None:
+                    lanes = tree_map(lambda x, part=part: x[part], state)
+                    yield Batch(map_batch(steps, part), lanes)
+                else:
+                    yield Batch(take(flat, rows[part]), ())
+
+    def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
+        """Nothing: rows are drawn evenly."""
+
+
+def take(flat: Tree, rows: Tensor) -> Tree:
+    """Rows of every leaf [N, ...], as [1, M, ...]."""
+    return tree_map(lambda x: x.index_select(0, rows).unsqueeze(0), flat)

@@ -1,0 +1,127 @@
+"""From spaces and a config to a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import gymnasium.spaces as spaces
+import torch
+from torch import Tensor, nn
+
+from rookery.data.tree import Tree, tree_map
+from rookery.errors import require
+from rookery.networks.encoders import Mlp, has_images, leaf_encoder, linear
+from rookery.networks.heads import PolicyHead, policy_head
+from rookery.networks.recurrent import Core, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetConfig:
+    """The network, described."""
+
+    encoder: Literal["auto", "mlp", "nature", "impala"] = "auto"
+    """How images are encoded; auto: nature, or impala below 36x36. Vectors take an MLP."""
+    image_features: int = 512
+    """Width of the dense layer after the convolutions."""
+    hidden: tuple[int, ...] | None = None
+    """Widths of the dense layers; none: 64,64, and no further layers after an image encoder."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Activation of the dense layers."""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent core after the dense layers."""
+    core_size: int = 128
+    """Units of the recurrent core."""
+    shared: bool | None = None
+    """Whether policy and value share their layers; none: shared for images and recurrent cores."""
+    log_std: float = 0.0
+    """First log-deviation of Gaussian actions, in units where the bounds are -1 and 1."""
+
+    def __post_init__(self) -> None:
+        widths = (*(self.hidden or ()), self.image_features, self.core_size)
+        require(
+            all(width > 0 for width in widths),
+            "net.hidden, net.image_features and net.core_size must be positive,"
+            f" got {self.hidden}, {self.image_features} and {self.core_size}",
+        )
+
+
+class Trunk(nn.Module):
+    """Encoder, dense layers and core: observations [T, B, ...] to features [T, B, F]."""
+
+    def __init__(self, space: spaces.Space, config: NetConfig):
+        super().__init__()
+        self.encoder = leaf_encoder(space, config.encoder, config.image_features)
+        width = int(self.encoder.features)  # type: ignore[arg-type]
+        images = has_images(space) and config.encoder != "mlp"
+        hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
+        self.dense = Mlp(width, hidden, config.activation)
+        width = self.dense.features
+        self.core = None if config.core == "none" else Core(config.core, width, config.core_size)
+        self.features = width if self.core is None else self.core.features
+
+    def initial_state(self, batch: int, device: torch.device) -> State:
+        """The state at the start of an episode."""
+        return () if self.core is None else self.core.initial_state(batch, device)
+
+    def forward(self, obs: Tree, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        features = self.dense(self.encoder(obs))
+        return (features, state) if self.core is None else self.core(features, state, reset)
+
+
+class ActorCritic(nn.Module):
+    """A policy and a value, on one trunk or on two.
+
+    Without a core the leading axes of observations are free; with one they are [T, B]. The
+    recurrent state holds the policy's parts, then the value's where its trunk is its own.
+    """
+
+    head: PolicyHead
+
+    def __init__(self, obs_space: spaces.Space, action_space: spaces.Space, config: NetConfig):
+        super().__init__()
+        self.recurrent = config.core != "none"
+        shared = config.shared
+        self.shared = has_images(obs_space) or self.recurrent if shared is None else shared
+        self.policy_trunk = Trunk(obs_space, config)
+        self.value_trunk = self.policy_trunk if self.shared else Trunk(obs_space, config)
+        self.head = policy_head(self.policy_trunk.features, action_space, config.log_std)
+        self.value_head = linear(self.value_trunk.features, 1, gain=1.0)
+
+    def initial_state(self, batch: int, device: torch.device) -> State:
+        """The state at the start of an episode."""
+        policy = self.policy_trunk.initial_state(batch, device)
+        return policy if self.shared else policy + self.value_trunk.initial_state(batch, device)
+
+    @property
+    def values_apart(self) -> bool:
+        """Whether values come from a network of their own that needs no state."""
+        return not (self.shared or self.recurrent)
+
+    def policy(self, obs: Tree) -> Tensor:
+        """Parameters of the action distribution, without a core."""
+        return self.head(self.policy_trunk(obs, (), None)[0])
+
+    def value(self, obs: Tree) -> Tensor:
+        """Value, without a core."""
+        return self.value_head(self.value_trunk(obs, (), None)[0]).squeeze(-1)
+
+    def forward(
+        self, obs: Tree, state: State, reset: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        """Distribution parameters, value, and the state after the last row."""
+        parts = len(state) if self.shared else len(state) // 2
+        features, after = self.policy_trunk(obs, state[:parts], reset)
+        params = self.head(features)
+        if not self.shared:
+            features, value_after = self.value_trunk(obs, state[parts:], reset)
+            after = after + value_after
+        return params, self.value_head(features).squeeze(-1), after
+
+    def step(self, obs: Tree, state: State) -> tuple[Tensor, Tensor, State]:
+        """`forward` for one row: [B, ...] in, [B, ...] out."""
+        if not self.recurrent:
+            return self(obs, state)
+        row = tree_map(lambda x: x.unsqueeze(0), obs)
+        params, value, after = self(row, state)
+        return params.squeeze(0), value.squeeze(0), after

@@ -1,0 +1,243 @@
+"""From observations to feature vectors: one encoder a kind of space."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import gymnasium.spaces as spaces
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rookery.data.tree import Tree
+from rookery.errors import BadInput, require
+from rookery.networks.activations import ACTIVATIONS
+
+NATURE_MIN_SIZE = 36
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def linear(inputs: int, outputs: int, gain: float = math.sqrt(2)) -> nn.Linear:
+    """A dense layer, orthogonal weights and zero bias; gain 0 gives zero weights."""
+    layer = nn.Linear(inputs, outputs)
+    return initialise(layer, gain)
+
+
+def initialise(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
+    """Orthogonal weights, zero bias."""
+    if gain:
+        nn.init.orthogonal_(layer.weight, gain)
+    else:
+        nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Mlp(nn.Sequential):
+    """Dense layers, each with its activation, on [..., inputs]."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], activation: str):
+        layers: list[nn.Module] = []
+        for size in hidden:
+            layers += [linear(inputs, size), ACTIVATIONS[activation]()]
+            inputs = size
+        super().__init__(*layers)
+        self.features = inputs
+
+
+class FloatVector(nn.Module):
+    """A Box or MultiBinary observation [..., *shape] as a float vector [..., features]."""
+
+    def __init__(self, space: spaces.Box | spaces.MultiBinary):
+        super().__init__()
+        self.dims = len(space.shape)
+        self.features = int(np.prod(space.shape))
+        self.scale = 1 / 255 if space.dtype == np.uint8 else None
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.float()
+        if self.scale is not None:
+            x = x * self.scale
+        if self.dims == 0:
+            return x.unsqueeze(-1)
+        return x.flatten(-self.dims) if self.dims > 1 else x
+
+
+class OneHot(nn.Module):
+    """A Discrete or MultiDiscrete observation as concatenated one-hot vectors [..., features]."""
+
+    start: Tensor
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete):
+        super().__init__()
+        sizes = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+        self.dims = len(space.shape)
+        self.counts = [int(n) for n in sizes.flatten()]
+        self.features = sum(self.counts)
+        start = torch.as_tensor(np.broadcast_to(space.start, sizes.shape).flatten().copy())
+        self.register_buffer("start", start, persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.unsqueeze(-1) if self.dims == 0 else obs.flatten(-self.dims)
+        x = x.long() - self.start
+        hot = [F.one_hot(x[..., i], n) for i, n in enumerate(self.counts)]
+        return torch.cat(hot, -1).float()
+
+
+class Image(nn.Module):
+    """A uint8 image [..., C, H, W], [..., H, W, C] or a stack of colour frames [..., S, H, W, C]
+    as floats in 0..1, [N, channels, H, W] in channels-last memory."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.dims = len(shape)
+        self.stacked_colour = len(shape) == 4
+        self.channels_first = len(shape) == 3 and shape[0] < min(shape[1], shape[2])
+        if self.stacked_colour:
+            stack, height, width, colours = shape
+            self.shape = (stack * colours, height, width)
+        elif self.channels_first:
+            self.shape = (shape[0], shape[1], shape[2])
+        else:
+            self.shape = (shape[2], shape[0], shape[1])
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.reshape(-1, *obs.shape[-self.dims :])
+        if self.stacked_colour:
+            x = x.permute(0, 1, 4, 2, 3).flatten(1, 2)
+        elif not self.channels_first:
+            x = x.permute(0, 3, 1, 2)
+        return x.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
+
+
+class Nature(nn.Module):
+    """The convolutional network of the DQN paper (Mnih et al. 2015)."""
+
+    def __init__(self, shape: tuple[int, ...], features: int):
+        super().__init__()
+        self.image = Image(shape)
+        channels, height, width = self.image.shape
+        require(
+            min(height, width) >= NATURE_MIN_SIZE,
+            f"net.encoder=nature needs images of at least {NATURE_MIN_SIZE}x{NATURE_MIN_SIZE},"
+            f" got {height}x{width}; use --net.encoder impala or --env.resize 84,84",
+        )
+        self.convolutions = nn.Sequential(
+            initialise(nn.Conv2d(channels, 32, 8, 4)),
+            nn.ReLU(),
+            initialise(nn.Conv2d(32, 64, 4, 2)),
+            nn.ReLU(),
+            initialise(nn.Conv2d(64, 64, 3, 1)),
+            nn.ReLU(),
+        )
+        with torch.no_grad():
+            flat = self.convolutions(torch.zeros(1, channels, height, width)).numel()
+        self.dense = linear(flat, features)
+        self.features = features
+
+    def forward(self, obs: Tensor) -> Tensor:
+        # The features are flattened in memory order (H, W, C): no copy out of channels-last.
+        x = self.convolutions(self.image(obs)).permute(0, 2, 3, 1).flatten(1)
+        return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
+
+
+class Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = initialise(nn.Conv2d(channels, channels, 3, padding=1))
+        self.second = initialise(nn.Conv2d(channels, channels, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.relu(self.first(F.relu(x))))
+
+
+class Impala(nn.Module):
+    """The residual network of the IMPALA paper (Espeholt et al. 2018)."""
+
+    def __init__(self, shape: tuple[int, ...], features: int):
+        super().__init__()
+        self.image = Image(shape)
+        inputs = self.image.shape[0]
+        stages: list[nn.Module] = []
+        for channels in (16, 32, 32):
+            stages += [
+                initialise(nn.Conv2d(inputs, channels, 3, padding=1)),
+                nn.MaxPool2d(3, 2, padding=1),
+                Residual(channels),
+                Residual(channels),
+            ]
+            inputs = channels
+        self.stages = nn.Sequential(*stages)
+        with torch.no_grad():
+            flat = self.stages(torch.zeros(1, *self.image.shape)).numel()
+        self.dense = linear(flat, features)
+        self.features = features
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = F.relu(self.stages(self.image(obs))).permute(0, 2, 3, 1).flatten(1)
+        return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
+
+
+class Parts(nn.Module):
+    """A nested Dict or Tuple observation: each part encoded, then concatenated."""
+
+    def __init__(self, parts: dict[str, nn.Module], keys: list[str] | None):
+        super().__init__()
+        self.keys = keys
+        self.parts = nn.ModuleList(parts.values())
+        self.features = sum(int(part.features) for part in parts.values())  # type: ignore[arg-type]
+
+    def forward(self, obs: Tree) -> Tensor:
+        values = [obs[key] for key in self.keys] if self.keys is not None else obs
+        encoded = [part(value) for part, value in zip(self.parts, values, strict=True)]
+        return torch.cat(encoded, -1)
+
+
+def is_image(space: spaces.Space) -> bool:
+    """Whether a space holds uint8 images."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
+
+
+def leaf_encoder(space: spaces.Space, image_encoder: str, image_features: int) -> nn.Module:
+    """The encoder of one observation space; has `features`, takes [..., *space.shape]."""
+    if isinstance(space, spaces.Dict):
+        parts = {
+            key: leaf_encoder(part, image_encoder, image_features)
+            for key, part in space.spaces.items()
+        }
+        return Parts(parts, list(parts))
+    if isinstance(space, spaces.Tuple):
+        encoders = [leaf_encoder(part, image_encoder, image_features) for part in space.spaces]
+        return Parts({str(i): part for i, part in enumerate(encoders)}, None)
+    if is_image(space):
+        assert space.shape is not None
+        if image_encoder == "mlp":
+            return FloatVector(space)  # type: ignore[arg-type]
+        if image_encoder == "auto":
+            height, width = Image(space.shape).shape[1:]
+            image_encoder = "nature" if min(height, width) >= NATURE_MIN_SIZE else "impala"
+        kind = Nature if image_encoder == "nature" else Impala
+        return kind(space.shape, image_features)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return OneHot(space)
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return FloatVector(space)
+    raise BadInput(
+        f"observation space {type(space).__name__} is not supported; use Box, Discrete,"
+        " MultiDiscrete, MultiBinary, Dict or Tuple"
+    )
+
+
+def has_images(space: spaces.Space) -> bool:
+    """Whether any part of an observation space is an image."""
+    if isinstance(space, spaces.Dict):
+        return any(has_images(part) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return any(has_images(part) for part in space.spaces)
+    return is_image(space)

@@ -1,0 +1,211 @@
+"""Policy heads: from features to a distribution over the actions of a space."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium.spaces as spaces
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rookery.errors import BadInput
+from rookery.networks.encoders import linear
+
+
+class PolicyHead(nn.Module):
+    """A distribution whose parameters [..., P] are computed by `forward` from features.
+
+    `sample` and `mode` give actions in the form that `log_prob` takes; `to_env` turns them into
+    what the environment's action space asks for.
+    """
+
+    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+        raise NotImplementedError
+
+    def mode(self, params: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def entropy(self, params: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def to_env(self, action: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Categorical(PolicyHead):
+    """Discrete(n): logits [..., n], actions [...] counted from 0."""
+
+    def __init__(self, features: int, space: spaces.Discrete):
+        super().__init__()
+        self.linear = linear(features, int(space.n), gain=0)
+        self.start = int(space.start)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.linear(features)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+        return race(params, generator)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.argmax(-1)
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        return params.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return categorical_entropy(params)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action + self.start if self.start else action
+
+
+class MultiCategorical(PolicyHead):
+    """MultiDiscrete(nvec): logits [..., sum(nvec)], actions [..., len(nvec)] counted from 0."""
+
+    start: Tensor
+
+    def __init__(self, features: int, space: spaces.MultiDiscrete):
+        super().__init__()
+        self.shape = space.nvec.shape
+        self.counts = [int(n) for n in space.nvec.flatten()]
+        self.linear = linear(features, sum(self.counts), gain=0)
+        start = torch.as_tensor(np.asarray(space.start).flatten().copy())
+        self.register_buffer("start", start, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.linear(features)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+        parts = params.split(self.counts, -1)
+        return torch.stack([race(logits, generator) for logits in parts], -1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return torch.stack([p.argmax(-1) for p in params.split(self.counts, -1)], -1)
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        parts = zip(params.split(self.counts, -1), action.split(1, -1), strict=True)
+        return sum_of([p.log_softmax(-1).gather(-1, a).squeeze(-1) for p, a in parts])
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return sum_of([categorical_entropy(p) for p in params.split(self.counts, -1)])
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return (action + self.start).view(*action.shape[:-1], *self.shape)
+
+
+class Bernoulli(PolicyHead):
+    """MultiBinary: a logit and an action 0 or 1 per bit, [..., bits]."""
+
+    def __init__(self, features: int, space: spaces.MultiBinary):
+        super().__init__()
+        self.shape = space.shape
+        self.linear = linear(features, int(np.prod(space.shape)), gain=0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.linear(features)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+        uniform = torch.empty_like(params).uniform_(generator=generator)
+        return (uniform < params.sigmoid()).to(torch.int8)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return (params > 0).to(torch.int8)
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        loss = F.binary_cross_entropy_with_logits(params, action.to(params.dtype), reduction="none")
+        return -loss.sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return (F.softplus(params) - params * params.sigmoid()).sum(-1)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action.view(*action.shape[:-1], *self.shape)
+
+
+class Gaussian(PolicyHead):
+    """Box: a mean per dimension and a log-deviation that does not depend on the state.
+
+    Actions live in units where a bounded dimension spans -1..1; `to_env` clips and scales them
+    to the space. The log-probability is that of the action before clipping.
+    """
+
+    low: Tensor
+    high: Tensor
+    centre: Tensor
+    half_range: Tensor
+
+    def __init__(self, features: int, space: spaces.Box, log_std: float):
+        super().__init__()
+        self.shape = space.shape
+        low = torch.as_tensor(space.low.flatten(), dtype=torch.float32)
+        high = torch.as_tensor(space.high.flatten(), dtype=torch.float32)
+        bounded = low.isfinite() & high.isfinite()
+        centre = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
+        half_range = torch.where(bounded, (high - low) / 2, torch.ones_like(low))
+        for name, value in (("low", low), ("high", high)):
+            self.register_buffer(name, value, persistent=False)
+        self.register_buffer("centre", centre, persistent=False)
+        self.register_buffer("half_range", half_range, persistent=False)
+        self.linear = linear(features, len(low), gain=0)
+        self.log_std = nn.Parameter(torch.full((len(low),), log_std))
+
+    def forward(self, features: Tensor) -> Tensor:
+        mean = self.linear(features)
+        return torch.cat([mean, self.log_std.expand_as(mean).to(mean.dtype)], -1)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+        mean, log_std = params.chunk(2, -1)
+        return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.chunk(2, -1)[0]
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        mean, log_std = params.chunk(2, -1)
+        z = (action - mean) * (-log_std).exp()
+        return -(0.5 * z.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return (params.chunk(2, -1)[1] + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        scaled = self.centre + self.half_range * action
+        return scaled.clamp(self.low, self.high).view(*action.shape[:-1], *self.shape)
+
+
+def race(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A draw from softmax(logits): the first of exponential clocks to ring, [...]."""
+    clocks = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits - clocks.log_()).argmax(-1)
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Entropy of softmax(logits), [...]."""
+    log_probs = logits.log_softmax(-1)
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def sum_of(terms: list[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
+    return torch.stack(terms).sum(0)
+
+
+def policy_head(features: int, space: spaces.Space, log_std: float) -> PolicyHead:
+    """The head that drives an action space; zero weights, so that the first policy is uniform."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(features, space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(features, space)
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(features, space)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return Gaussian(features, space, log_std)
+    raise BadInput(
+        f"action space {space} cannot be driven by a policy; use Discrete, MultiDiscrete,"
+        " MultiBinary or a float Box"
+    )

@@ -1,0 +1,255 @@
+"""Checkpoints: folders of safetensors and JSON that are whole, or are told to be broken.
+
+A checkpoint is written to a hidden folder beside its place, synced to disk and renamed. Prefixes
+of the hidden folders: `.tmp_` is being written, `.old_` is being replaced, `.gone_` is being
+removed. Nothing in a checkpoint is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from rookery.errors import BadInput, require
+from rookery.runs.files import finite, read_json, to_json, writing
+
+FORMAT = 1
+_NAME = re.compile(r"(?P<old>\.old_)?step_(?P<step>\d+)")
+
+
+@dataclass
+class Checkpoint:
+    """What a checkpoint holds, and which newer ones were passed over because they are broken."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    meta: dict[str, Any]
+    path: Path
+    skipped: list[str] = field(default_factory=list)
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    meta: Mapping[str, Any],
+    keep: int | None = None,
+    protect: Collection[int] = (),
+) -> Path:
+    """Write `folder/step_NNNNNNNNN`, then remove the oldest beyond `keep` (None: keep all).
+
+    `tensors` maps a state's name to its tensors: {"weights": ...} goes to weights.safetensors. The
+    steps in `protect` are never removed and do not count. One process writes to a folder at a time.
+    """
+    require(keep is None or keep >= 1, f"keep: at least one checkpoint must be kept, got {keep}")
+    folder = Path(folder)
+    place = path_of(folder, step)
+    with writing(place):
+        folder.mkdir(parents=True, exist_ok=True)
+        _settle(folder)
+        fresh = place.with_name(f".tmp_{place.name}")
+        try:
+            _write(fresh, step, tensors, meta)
+            _put(fresh, place)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        _prune(folder, step, keep, protect)
+    return place
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in `path`; BadInput names the file that is missing, cut short or altered."""
+    path = Path(path)
+    require(path.is_dir(), f"{path}: no such checkpoint")
+    body = _read_meta(path / "meta.json")
+    tensors = {
+        name.removesuffix(".safetensors"): _read_tensors(path / name, facts)
+        for name, facts in body["files"].items()
+    }
+    return Checkpoint(body["step"], tensors, body["meta"], path)
+
+
+def newest_whole(folder: Path) -> Checkpoint:
+    """The newest checkpoint that verifies; `skipped` says what is wrong with newer ones."""
+    skipped: list[str] = []
+    for path in reversed(_candidates(Path(folder))):
+        try:
+            found = load(path)
+        except BadInput as error:
+            skipped.append(str(error))
+            continue
+        found.skipped = skipped
+        return found
+    why = f" ({'; '.join(skipped)})" if skipped else ""
+    raise BadInput(f"{folder}: holds no whole checkpoint{why}")
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps there are checkpoints of, oldest first, whole or not."""
+    return [_step(path) for path in _candidates(Path(folder))]
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` stands."""
+    return Path(folder) / f"step_{step:09d}"
+
+
+def check_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
+    """BadInput that names the first difference, unless all names and shapes agree."""
+    other = "the checkpoint is of another network"
+    for name, shape in wanted.items():
+        require(name in saved, f"{other}: it lacks {name}, here {list(shape)}")
+        found = list(saved[name].shape)
+        agree = found == list(shape)
+        require(agree, f"{other}: {name} is {found}, this network has {list(shape)}")
+    extra = next((name for name in saved if name not in wanted), None)
+    require(extra is None, f"{other}: its {extra} has no place in this network")
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _write(
+    fresh: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]
+) -> None:
+    """All files of a checkpoint into the new folder `fresh`, on disk when this returns."""
+    fresh.mkdir()
+    files = {}
+    for name, state in tensors.items():
+        require(re.fullmatch(r"[\w-]+", name), f'"{name}" cannot name a state file')
+        data = bytes_of({key: _own(value) for key, value in state.items()})
+        _write_synced(fresh / f"{name}.safetensors", data)
+        files[f"{name}.safetensors"] = {"bytes": len(data), "sha256": _digest(data)}
+    body = {"format": FORMAT, "step": int(step), "files": files, "meta": finite(meta)}
+    text = to_json({**body, "sha256": _digest_of_body(body)})
+    _write_synced(fresh / "meta.json", text.encode())
+    _sync_folder(fresh)
+
+
+def _own(value: Tensor) -> Tensor:
+    # safetensors refuses tensors that share memory (tied parameters) or are not contiguous.
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _put(fresh: Path, place: Path) -> None:
+    """Rename `fresh` to `place`. A folder cannot replace a full one, so the old one steps aside;
+    should this stop in between, readers still find it under its other name."""
+    aside = place.with_name(f".old_{place.name}")
+    replaces = place.exists()
+    if replaces:
+        os.rename(place, aside)
+    try:
+        os.rename(fresh, place)
+    except BaseException:
+        if replaces:
+            os.rename(aside, place)
+        raise
+    _sync_folder(place.parent)
+    if replaces:
+        _remove(aside)
+
+
+def _settle(folder: Path) -> None:
+    """Undo or finish what a crash left half done."""
+    for aside in folder.glob(".old_step_*"):
+        place = folder / aside.name.removeprefix(".old_")
+        if place.exists():
+            _remove(aside)
+        else:
+            os.rename(aside, place)
+    for left in (*folder.glob(".tmp_step_*"), *folder.glob(".gone_step_*")):
+        shutil.rmtree(left)
+
+
+def _remove(path: Path) -> None:
+    # Renamed first, so that a crash in between leaves no half checkpoint under a real name.
+    gone = path.with_name(f".gone_{path.name.removeprefix('.old_')}")
+    os.rename(path, gone)
+    shutil.rmtree(gone)
+
+
+def _prune(folder: Path, newest: int, keep: int | None, protect: Collection[int]) -> None:
+    if keep is None:
+        return
+    rest = [path for path in _candidates(folder) if _step(path) not in {newest, *protect}]
+    for path in rest[: max(0, len(rest) - (keep - 1))]:
+        _remove(path)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Checkpoint folders by step, oldest first; one that stepped aside only if none replaced it."""
+    paths = [path for path in folder.glob("*step_*") if _NAME.fullmatch(path.name)]
+    real = {_step(path) for path in paths if not path.name.startswith(".")}
+    return sorted(
+        (path for path in paths if not path.name.startswith(".") or _step(path) not in real),
+        key=_step,
+    )
+
+
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match["step"]) if match else -1
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    body = read_json(path)
+    intact = isinstance(body, dict) and body.pop("sha256", "") == _digest_of_body(body)
+    require(intact, f"{path}: was altered or damaged since it was written")
+    known = body.get("format") == FORMAT
+    require(known, f"{path}: is of format {body.get('format')}, this version reads {FORMAT}")
+    return dict(body)
+
+
+def _read_tensors(path: Path, facts: Mapping[str, Any]) -> dict[str, Tensor]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+    size = facts["bytes"]
+    require(len(data) >= size, f"{path}: was cut short, {len(data):,} of {size:,} bytes are left")
+    intact = len(data) == size and _digest(data) == facts["sha256"]
+    require(intact, f"{path}: was altered or damaged since it was written")
+    try:
+        return tensors_of(data)
+    except SafetensorError as error:
+        raise BadInput(f"{path}: is no safetensors file: {error}") from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_of_body(body: Mapping[str, Any]) -> str:
+    return _digest(json.dumps(body, sort_keys=True).encode())

@@ -1,0 +1,58 @@
+"""Rows of numbers in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Number = int | float
+Row = dict[str, Number | None]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of `path`, numbers parsed, None where a cell is empty; [] if there is no file."""
+    return [{name: parse(cell) for name, cell in row.items()} for row in read_cells(path)[1]]
+
+
+def read_cells(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Header and rows as text. A last line cut short by a crash is left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return [], []
+    whole = text[: text.rfind("\n") + 1]
+    lines = list(csv.reader(io.StringIO(whole)))
+    header = lines[0] if lines else []
+    rows = [dict(zip(header, line, strict=False)) for line in lines[1:]]
+    return header, [row for row in rows if len(row) == len(header)]
+
+
+def to_text(header: list[str], rows: Iterable[Mapping[str, str]], with_header: bool = True) -> str:
+    """CSV text; a row may lack columns, which stay empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if with_header:
+        writer.writerow(header)
+    writer.writerows([row.get(name, "") for name in header] for row in rows)
+    return out.getvalue()
+
+
+def cell(value: Number | None) -> str:
+    """A number as text: whole numbers exactly, others to ten significant digits."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return str(int(value))
+    return format(float(value), ".10g")
+
+
+def parse(text: str) -> Number | None:
+    """The number in a cell; None for an empty cell or one that holds no number."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,133 @@
+"""What a run writes down while it goes: reports, checkpoints, its log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TextIO
+
+from torch import Tensor
+
+from rookery.learning.learner import Learner
+from rookery.runs import checkpoint
+from rookery.runs.run import Run
+from rookery.runs.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
+from rookery.runtime.progress import Progress, Share
+
+REPORT_INTERVAL_S = 1.0
+TIMES = ("env_s", "inference_s", "learn_s", "reduce_s")
+
+
+class Journal:
+    """The writer of a run's folder, on rank 0; on other ranks (`run` is None) it writes nothing."""
+
+    def __init__(
+        self,
+        run: Run | None,
+        env_steps: int,
+        keep_checkpoints: int,
+        resumed_at: int | None = None,
+        console: TextIO | None = None,
+    ):
+        self.run = run
+        self.keep_checkpoints = keep_checkpoints
+        self.first_step = resumed_at or 0
+        self.before: tuple[float, int, float] = (0.0, self.first_step, 0.0)
+        self.times_before = dict.fromkeys(TIMES, 0.0)
+        self.due_at = 0.0
+        self.last_report: dict[str, float] = {}
+        self.pending: tuple[Progress, list[Share], Learner] | None = None
+        if run is not None:
+            self.console = console or sys.stdout
+            self.sinks = Sinks(
+                [
+                    CsvSink(run.progress_path, resumed_at),
+                    TensorBoardSink(run.path, resumed_at),
+                    ConsoleSink(env_steps, self.console, first_step=self.first_step),
+                ]
+            )
+
+    def report(self, progress: Progress, shares: list[Share], learner: Learner) -> None:
+        """Write a report, unless the last one was a moment ago."""
+        self.pending = progress, shares, learner
+        if time.monotonic() >= self.due_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the report that is pending, if any."""
+        if self.pending is None:
+            return
+        progress, shares, learner = self.pending
+        self.pending = None
+        self.due_at = time.monotonic() + REPORT_INTERVAL_S
+        metrics = learner.take_metrics()
+        if self.run is None:
+            return
+        columns = progress.report() | self.speeds(progress, shares)
+        columns |= metrics | {
+            "learning_rate": learner.learning_rate,
+            "policy_lag_mean": 0.0,
+            "actors_healthy": len(shares),
+        }
+        self.last_report = columns
+        self.sinks.write(progress.env_steps, columns)
+
+    def speeds(self, progress: Progress, shares: list[Share]) -> dict[str, float]:
+        """Steps per second, the machine's load and the time split since the last report."""
+        seconds, steps, cpu = self.before
+        cpu_s = sum(share.cpu_s for share in shares)
+        now = progress.elapsed()
+        passed = max(now - seconds, 1e-9)
+        self.before = now, progress.env_steps, cpu_s
+        columns = {
+            "env_steps_per_second": (progress.env_steps - steps) / passed,
+            "cpu_percent": 100 * (cpu_s - cpu) / passed,
+            "ram_percent": ram_percent(),
+        }
+        for name in TIMES:
+            total = sum(getattr(share, name) for share in shares) / len(shares)
+            columns[name] = total - self.times_before[name]
+            self.times_before[name] = total
+        return columns | {"wait_s": 0.0}
+
+    def save(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Write a checkpoint, with the report that belongs to it first."""
+        assert self.run is not None
+        self.flush()
+        path = checkpoint.save(
+            self.run.checkpoints,
+            progress.env_steps,
+            tensors,
+            progress.state(),
+            keep=self.keep_checkpoints,
+        )
+        self.log(f"checkpoint {path.name}")
+
+    def log(self, line: str) -> None:
+        """Add a line to the run's log."""
+        if self.run is not None:
+            self.run.log(line)
+
+    def announce(self, line: str) -> None:
+        """Add a line to the run's log, and show it."""
+        if self.run is not None:
+            self.run.log(line)
+            print(line, file=self.console, flush=True)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.run is not None:
+            self.sinks.close()
+
+
+def ram_percent() -> float:
+    """Share of the machine's memory in use."""
+    pages, free = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(int(x.split()[1]) for x in file if x.startswith("MemAvailable"))
+        free = available * 1024 // os.sysconf("SC_PAGE_SIZE")
+    except (OSError, StopIteration):
+        pass
+    return 100 * (1 - free / pages)

@@ -1,0 +1,107 @@
+"""A run that has an agent: its policy, and how good it is."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from rookery.algorithms import Spaces, algorithm_class
+from rookery.config import RunConfig, from_values
+from rookery.envs import human_normalized, make_env
+from rookery.learning.evaluate import evaluate
+from rookery.learning.policy import Policy, RandomPolicy
+from rookery.runs import checkpoint
+from rookery.runs.run import Run
+from rookery.runtime.serial import load_moments, load_weights
+
+EVALUATION_LANES = 16
+EVALUATION_SEED = 1_000_003
+
+
+class TrainedRun(Run):
+    """A run's folder with the agent of its newest whole checkpoint."""
+
+    @property
+    def settings(self) -> RunConfig:
+        """The run's config."""
+        return from_values(self.config, {})
+
+    @cached_property
+    def saved(self) -> checkpoint.Checkpoint:
+        """The newest whole checkpoint."""
+        return checkpoint.newest_whole(self.checkpoints)
+
+    @property
+    def policy(self) -> Policy:
+        """The agent, greedy: `policy(obs) -> action`, `policy.reset()` between episodes."""
+        return self.make_policy(greedy=True, seed=0)
+
+    def make_policy(self, greedy: bool, seed: int) -> Policy:
+        """The agent; if not greedy, its actions are drawn as in training."""
+        settings = self.settings
+        env = self.make_env(1)
+        spaces = Spaces(env.single_observation_space, env.single_action_space)
+        device = torch.device("cpu")
+        algorithm = algorithm_class(settings.algorithm)(spaces, settings.algo, settings.net, device)
+        weights = self.saved.tensors["weights"]
+        wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
+        checkpoint.check_matches(weights, wanted)
+        load_weights(algorithm, weights)
+        return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed)
+
+    def make_env(self, lanes: int, environment: str | None = None) -> Any:
+        """The run's environment as for evaluation, its normalisation as at the checkpoint."""
+        settings = self.settings
+        env = make_env(
+            environment or settings.environment, settings.env, num_envs=lanes, training=False
+        )
+        load_moments(env, self.saved.tensors.get("normalizer", {}))
+        return env
+
+    def evaluate(
+        self, episodes: int = 100, seed: int = EVALUATION_SEED, greedy: bool = True
+    ) -> dict[str, Any]:
+        """Scores of exactly `episodes` episodes on environments of their own."""
+        policy = self.make_policy(greedy, seed)
+        env = self.make_env(min(episodes, EVALUATION_LANES))
+        try:
+            scores = evaluate(policy, env, episodes, seed)
+        finally:
+            env.close()
+        return summary(self.settings.environment, scores.summary()) | {
+            "policy": "greedy" if greedy else "sampled",
+            "env_steps": self.saved.step,
+            "seed": seed,
+        }
+
+
+def evaluate_random(
+    environment: str, options: Any, episodes: int = 100, seed: int = EVALUATION_SEED
+) -> dict[str, Any]:
+    """Scores of a policy that draws its actions evenly: what learning has to beat."""
+    env = make_env(environment, options, num_envs=min(episodes, EVALUATION_LANES), training=False)
+    policy = RandomPolicy(Spaces(env.single_observation_space, env.single_action_space), seed)
+    try:
+        scores = evaluate(policy, env, episodes, seed)
+    finally:
+        env.close()
+    return summary(environment, scores.summary()) | {"policy": "random", "seed": seed}
+
+
+def summary(environment: str, scores: dict[str, Any]) -> dict[str, Any]:
+    """Scores with the environment's name, and for Atari the human-normalised score."""
+    human = human_normalized(environment, scores["return_mean"])
+    extra = {} if human is None else {"human_normalized": human}
+    return {"environment": environment, **scores, **extra}
+
+
+def preprocess_of(env: Any) -> Any:
+    """The normalisation of observations in a chain of wrappers, as a function of batches."""
+    layer = env
+    while layer is not None:
+        if hasattr(layer, "normalized"):
+            return layer.normalized
+        layer = getattr(layer, "env", None)
+    return lambda obs: obs

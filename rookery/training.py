@@ -1,0 +1,241 @@
+"""Build the parts, choose the backend, run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from rookery.algorithms import Spaces, algorithm_class
+from rookery.algorithms.base import Collection
+from rookery.config import RunConfig, from_values, resolve, to_values
+from rookery.envs import make_env
+from rookery.errors import BadInput, Diverged, EnvironmentFailure, RookeryError, require
+from rookery.learning.actor import Actor
+from rookery.learning.learner import Learner
+from rookery.learning.reduce import Alone, Reducer
+from rookery.runs import checkpoint
+from rookery.runs.run import Run, machine, versions
+from rookery.runtime import ranks, serial
+from rookery.runtime.journal import Journal
+from rookery.runtime.progress import Progress
+from rookery.trained import TrainedRun
+
+
+def train(
+    algorithm: str,
+    environment: str,
+    *,
+    runs_dir: str | Path = "runs",
+    name: str | None = None,
+    preset: str | None = None,
+    use_preset: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train an agent: `train("ppo", "CartPole-v1", env_steps=200_000, algo={"gamma": 0.98})`.
+
+    Settings are those of `RunConfig`. Returns when the run is over.
+    """
+    config = resolve(algorithm, environment, settings, preset, use_preset).config
+    return start(config, runs_dir, name)
+
+
+def resume(path: str | Path, **settings: Any) -> TrainedRun:
+    """Go on with the run in the folder `path` from its newest whole checkpoint."""
+    run = Run.open(path)
+    config = from_values(run.config, settings)
+    run.rewrite_config(to_values(config))
+    return carry_out(run, config, resuming=True)
+
+
+def start(config: RunConfig, runs_dir: str | Path = "runs", name: str | None = None) -> TrainedRun:
+    """A new run of `config`, to its end."""
+    where = ranks.place()
+    if where is not None and where.world > 1:
+        return start_as_rank(where, config, runs_dir, name)
+    return carry_out(Run.create(runs_dir, name, to_values(config)), config, resuming=False)
+
+
+def carry_out(run: Run, config: RunConfig, resuming: bool) -> TrainedRun:
+    """The run in its folder, here or in ranks that are started for it."""
+    if config.on_ranks:
+        count = config.actors or int(machine()["cores"])
+        transport = ranks.transport_for(config.learner.transport, device_of(config), None)
+        ranks.launch(run, count, transport, threads_of(config, count), resuming)
+    else:
+        fit(run, run.path, config, Alone(), resuming)
+    return TrainedRun.open(run.path)
+
+
+def start_as_rank(
+    where: ranks.Place, config: RunConfig, runs_dir: str | Path, name: str | None
+) -> TrainedRun:
+    """A new run of ranks that mpirun, torchrun or srun started."""
+    require(
+        config.backend != "serial",
+        f"backend=serial under {where.launcher} with {where.world} processes; use --backend ranks",
+    )
+    require(
+        config.actors in (None, where.world),
+        f"actors={config.actors}, but {where.launcher} started {where.world} ranks; leave it out",
+    )
+    reducer = ranks.join(where, config.learner.transport, device_of(config, where.local_rank))
+    run = Run.create(runs_dir, name, to_values(config)) if reducer.rank == 0 else None
+    path = reducer.gather(run and run.path)[0]
+    fit(run, path, config, reducer, resuming=False)
+    return TrainedRun.open(path)
+
+
+def take_part(path: Path, resume: bool, console: TextIO | None) -> None:
+    """The part of a rank started by `ranks.launch`."""
+    where = ranks.place()
+    assert where is not None
+    run = Run.open(path)
+    config = from_values(run.config, {})
+    reducer = ranks.join(where, config.learner.transport, device_of(config, where.local_rank))
+    fit(run if reducer.rank == 0 else None, path, config, reducer, resume, console)
+
+
+def fit(
+    run: Run | None,
+    path: Path,
+    config: RunConfig,
+    reducer: Reducer,
+    resuming: bool,
+    console: TextIO | None = None,
+) -> None:
+    """Train as one rank of `reducer`'s; `run` is the folder to write to, None beside rank 0."""
+    torch.set_num_threads(threads_of(config, reducer.world))
+    saved = checkpoint.newest_whole(path / "checkpoints") if resuming else None
+    try:
+        parts = build(config, reducer, saved)
+        journal = Journal(
+            run, config.env_steps, config.keep_checkpoints, saved and saved.step, console
+        )
+        try:
+            journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
+            if saved is not None:
+                journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
+                for line in saved.skipped:
+                    journal.announce(f"passed over: {line}")
+            status = serial.run(parts, journal)
+        finally:
+            journal.close()
+    except RookeryError as error:
+        if run is not None:
+            run.log(f"{error}\n{error.details}")
+            if isinstance(error, Diverged | EnvironmentFailure):
+                run.write_result({"status": "failed", "error": str(error)})
+        raise
+    parts.env.close()
+    if run is not None:
+        run.write_result(result(status, parts, journal))
+    reducer.close()
+
+
+def build(
+    config: RunConfig, reducer: Reducer, saved: checkpoint.Checkpoint | None = None
+) -> serial.Parts:
+    """The parts of one rank, gone on from `saved` if given."""
+    device = device_of(config, reducer.rank)
+    step = saved.step if saved else 0
+    # Distinct streams for each rank and each sitting; a resumed run must not replay its start.
+    seeds = np.random.SeedSequence([config.seed, reducer.rank, step]).generate_state(4) >> 1
+    network_seed, actor_seed, memory_seed, env_seed = map(int, seeds)
+    env = make_env(
+        config.environment,
+        config.env,
+        num_envs=config.envs,
+        threads=threads_of(config, reducer.world),
+    )
+    torch.manual_seed(network_seed)
+    spaces = Spaces(env.single_observation_space, env.single_action_space)
+    algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
+    if saved is not None:
+        wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
+        checkpoint.check_matches(saved.tensors["weights"], wanted)
+    memory = algorithm.memory(config.envs, memory_seed)
+    learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
+    actor = Actor(
+        env,
+        algorithm,
+        rank_share(algorithm.collection, reducer),
+        device,
+        seed=actor_seed,
+        env_seed=env_seed,
+    )
+    parts = serial.Parts(config, env, algorithm, actor, memory, learner, reducer, Progress())
+    if saved is not None:
+        serial.restore(parts, saved.tensors, saved.meta)
+    return parts
+
+
+def rank_share(collection: Collection, reducer: Reducer) -> Collection:
+    """What one rank collects: all ranks' episodes add up to what was asked for."""
+    if collection.episodes is None:
+        return collection
+    require(
+        collection.episodes >= reducer.world,
+        f"algo.episodes={collection.episodes} is less than one for each of {reducer.world} ranks",
+    )
+    more = reducer.rank < collection.episodes % reducer.world
+    return Collection(episodes=collection.episodes // reducer.world + more)
+
+
+def device_of(config: RunConfig, local_rank: int = 0) -> torch.device:
+    """The device a rank's network lives on."""
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInput(f'device: "{name}" is none; use auto, cpu, cuda or cuda:N') from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        require(count > 0, f"device={name}: no GPU is to be seen here; use --device cpu")
+        index = device.index if device.index is not None else local_rank % count
+        require(index < count, f"device={name}: there are {count} GPUs, counted from 0")
+        return torch.device("cuda", index)
+    require(device.type == "cpu", f"device={name} is not supported; use cpu or cuda")
+    return device
+
+
+def threads_of(config: RunConfig, world: int) -> int:
+    """CPU threads of each process."""
+    return config.threads or max(1, int(machine()["cores"]) // world)
+
+
+def describe(parts: serial.Parts) -> str:
+    """Where and how a run computes, in a line."""
+    config, world = parts.config, parts.reducer.world
+    backend = f"ranks x {world} over {parts.reducer.name}" if world > 1 else "serial"
+    weights = sum(p.numel() for p in parts.algorithm.network.parameters())
+    return (
+        f"{backend}, {config.envs} environments each ({parts.env.engine}),"  # type: ignore[attr-defined]
+        f" {threads_of(config, world)} threads, {parts.learner.device}, {weights:,} weights"
+    )
+
+
+def result(status: str, parts: serial.Parts, journal: Journal) -> dict[str, Any]:
+    """What result.json says."""
+    progress = parts.progress
+    seconds = max(progress.elapsed(), 1e-9)
+    return {
+        "status": status,
+        **progress.report(),
+        "env_steps_per_second": (progress.env_steps - journal.first_step) / seconds,
+        **{k: v for k, v in journal.last_report.items() if k in ("loss", "entropy", "grad_norm")},
+        "seed": parts.config.seed,
+        "backend": "ranks" if parts.reducer.world > 1 else "serial",
+        "transport": parts.reducer.name,
+        "ranks": parts.reducer.world,
+        "device": str(parts.learner.device),
+        "threads": threads_of(parts.config, parts.reducer.world),
+        **machine(),
+        "pid": os.getpid(),
+        "versions": versions(),
+    }

@@ -1,0 +1,112 @@
+"""Environments that do exactly what a test writes down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+
+class Scripted(VectorEnv):
+    """A NEXT_STEP vector environment that plays back rows: one list of dicts a lane.
+
+    A row may say reward, terminated, truncated, lives and obs. Actions are recorded.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, lanes, lives=None, obs_space=None):
+        self.lanes, self.first_lives, self.num_envs = lanes, lives, len(lanes)
+        self.single_observation_space = obs_space or spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.single_action_space = spaces.Discrete(4)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        info = {} if self.first_lives is None else {"lives": np.array(self.first_lives)}
+        return np.zeros((self.num_envs, *self.single_observation_space.shape), np.float32), info
+
+    def step(self, actions):
+        self.actions.append(np.array(actions).tolist())
+        rows = [lane[self.t] for lane in self.lanes]
+        self.t += 1
+        obs = np.array([[row.get("obs", self.t)] for row in rows], np.float32)
+        reward = np.array([row.get("reward", 0) for row in rows], np.float64)
+        terminated = np.array([row.get("terminated", False) for row in rows])
+        truncated = np.array([row.get("truncated", False) for row in rows])
+        info = {}
+        if self.first_lives is not None:
+            info["lives"] = np.array([row["lives"] for row in rows])
+        return obs, reward, terminated, truncated, info
+
+
+class Counter(gymnasium.Env):
+    """Counts its steps to `length`; what it returns can be made wrong at a chosen step."""
+
+    def __init__(self, space=None, wrong: Any = None, at: int = 3, length: int = 5, reward=1.0):
+        self.observation_space = space or spaces.Box(0, 100, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.wrong, self.at, self.length, self.reward = wrong, at, length, reward
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.t += 1
+        obs = self._obs()
+        reward = self.reward if self.t == self.at else 1.0
+        if self.t == self.at and self.wrong is not None:
+            if isinstance(self.wrong, Exception):
+                raise self.wrong
+            obs = self.wrong
+        return obs, reward, self.t >= self.length, False, {}
+
+    def _obs(self):
+        space = self.observation_space
+        if isinstance(space, spaces.Box):
+            return np.full(space.shape, min(self.t, float(space.high.max())), space.dtype)
+        return space.sample()
+
+
+class OldStyle:
+    """The four-value API of the old Gym, with no Gymnasium in it."""
+
+    class Discrete:
+        def __init__(self, n):
+            self.n = n
+
+    class Box:
+        def __init__(self, low, high):
+            self.low, self.high = np.float32(low), np.float32(high)
+            self.shape, self.dtype = self.low.shape, self.low.dtype
+
+    def __init__(self, limit=3, by_time=True):
+        self.observation_space = OldStyle.Box([0.0], [100.0])
+        self.action_space = OldStyle.Discrete(2)
+        self.limit, self.by_time, self.seeds = limit, by_time, []
+
+    def seed(self, seed):
+        self.seeds.append(seed)
+
+    def reset(self):
+        self.t = 0
+        return np.zeros(1, np.float32)
+
+    def step(self, action):
+        self.t += 1
+        done = self.t == self.limit
+        info = {"TimeLimit.truncated": True} if done and self.by_time else {}
+        return np.full(1, self.t, np.float32), 1.0, done, info
+
+
+def made_here(length=4):
+    """For the test of "module:function" names."""
+    return Counter(length=length)

@@ -1,0 +1,191 @@
+"""Rule 11: what an agent sees of Atari is what everybody's preprocessing shows."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rookery.envs import HUMAN_SCORES, EnvOptions, human_normalized, make_env
+from rookery.envs.atari import games, parse
+from rookery.errors import BadInput
+
+
+def reference(rom, cap=108_000):
+    """Gymnasium's own preprocessing around one ALE environment."""
+    from ale_py.env import AtariEnv
+
+    env = AtariEnv(rom, frameskip=1, repeat_action_probability=0.0, max_num_frames_per_episode=cap)
+    env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=0, frame_skip=4)
+    return gymnasium.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+
+
+@pytest.mark.parametrize(("name", "cap"), [("Breakout", 0), ("Pong", 601), ("Qbert", 0)])
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_observations_equal_gymnasiums_frame_for_frame(name, cap, render_mode):
+    pytest.importorskip("cv2")
+    kwargs = {"max_num_frames_per_episode": cap} if cap else {}
+    options = EnvOptions(noops=0, kwargs=kwargs)
+    ours = make_env(name, options, training=False, render_mode=render_mode)
+    theirs = reference(name.lower(), cap or 108_000)
+    assert ours.engine == ("ale" if render_mode is None else "for-loop")
+    np.testing.assert_array_equal(ours.reset(seed=0)[0][0], theirs.reset(seed=0)[0])
+    rng = np.random.default_rng(0)
+    done, ends = False, 0
+    for _ in range(400):
+        action = rng.integers(ours.single_action_space.n)
+        obs, reward, terminated, truncated, info = ours.step(np.array([action]))
+        if done:
+            (want, told), rest = theirs.reset(), (0, False, False)
+        else:
+            want, *rest, told = theirs.step(action)
+        np.testing.assert_array_equal(obs[0], want)
+        assert (reward[0], terminated[0], truncated[0]) == tuple(rest)
+        assert info["lives"][0] == told["lives"]
+        done = bool(rest[1] or rest[2])
+        ends += done
+    assert ends >= 1
+
+
+def test_the_frame_cap_and_the_time_limit_are_truncations():
+    for options in (
+        EnvOptions(kwargs={"max_num_frames_per_episode": 40}),
+        EnvOptions(time_limit=10),
+    ):
+        env = make_env("Breakout", options, num_envs=3)  # with no-ops, which do not count
+        env.reset(seed=0)
+        rows = [env.step(np.zeros(3, int)) for _ in range(21)]
+        assert [int(row[3].sum()) for row in rows] == [0] * 9 + [3] + [0] * 10 + [3]
+        assert not any(row[2].any() for row in rows)
+        assert rows[9][4]["episode"]["length"].tolist() == [10, 10, 10]
+
+
+def test_a_lost_life_ends_learnings_episode_and_not_the_game():
+    options = EnvOptions(one_life=True, noops=0)
+    learner, game = make_env("Breakout", options), make_env("Breakout", options, training=False)
+    learner.reset(seed=0)
+    lives, ended, games_over, total = 5, 0, 0, 0.0
+    paused = False
+    for t in range(1500):
+        _, _, terminated, _, info = learner.step(np.array([[1, 2, 3][t % 3]]))
+        lost = 0 < info["lives"][0] < lives
+        lives = int(info["lives"][0])
+        if "episode" in info:
+            games_over += 1
+            total = info["episode"]["return"][0]
+            assert terminated[0]
+            break
+        assert terminated[0] == (lost and not paused)
+        ended += int(terminated[0])
+        paused = bool(terminated[0])
+    assert (ended, games_over) == (4, 1)
+    assert total > 0
+    game.reset(seed=0)
+    flags = [game.step(np.array([[1, 2, 3][t % 3]]))[2:5:2] for t in range(1500)]
+    assert all(flag[0] == ("episode" in info) for flag, info in flags)
+
+
+def test_the_learner_gets_signs_and_the_score_stays_raw():
+    """In Qbert a step pays 25 and more."""
+    env = make_env("Qbert")
+    raw = make_env("Qbert", training=False)
+    sums = []
+    for each in (env, raw):
+        each.reset(seed=1)
+        rng = np.random.default_rng(0)
+        total, told = 0.0, None
+        while told is None:
+            _, reward, _, _, info = each.step(rng.integers(0, 6, 1))
+            total += reward[0]
+            told = info.get("episode")
+        sums.append((total, told["return"][0]))
+    (clipped, score), (raw_total, raw_score) = sums
+    assert raw_total == raw_score == score >= 25
+    assert 0 < clipped < score
+
+
+@pytest.mark.parametrize(
+    ("name", "rom", "sticky", "skip"),
+    [
+        ("ALE/Pong-v5", "pong", 0.25, 4),
+        ("PongNoFrameskip-v4", "pong", 0.0, 4),
+        ("PongNoFrameskip-v0", "pong", 0.25, 4),
+        ("PongDeterministic-v4", "pong", 0.0, 4),
+        ("Pong", "pong", 0.0, 4),
+        ("ms_pacman", "ms_pacman", 0.0, 4),
+        ("ALE/TicTacToe3D-v5", "tic_tac_toe_3d", 0.25, 4),
+        ("MontezumaRevengeNoFrameskip-v4", "montezuma_revenge", 0.0, 4),
+        ("Pong-v4", "pong", 0.0, None),
+    ],
+)
+def test_what_a_name_implies(name, rom, sticky, skip):
+    game = parse(name)
+    assert (game.rom, game.sticky, game.frame_skip) == (rom, sticky, skip)
+
+
+@pytest.mark.parametrize("name", ["Pong-v5", "ALE/Pong-v4", "ALE/Pong", "Pong-v1", "Joust", "Pang"])
+def test_what_is_no_atari_name(name):
+    assert parse(name) is None
+
+
+def test_every_rom_for_one_player_has_gymnasiums_name():
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    ours = {f"ALE/{game}-v5": rom for game, rom in games().items()}
+    theirs = {i: s.kwargs["game"] for i, s in gymnasium.registry.items() if i.startswith("ALE/")}
+    assert ours == theirs
+
+
+def test_bad_atari_input_is_told_in_one_line():
+    with pytest.raises(BadInput) as told:
+        make_env("Pong-v4")
+    assert str(told.value) == (
+        'envs: "Pong-v4" skips 2 to 4 frames at random, which is not supported: '
+        'use "PongNoFrameskip-v4", or set env.frame_skip'
+    )
+    assert make_env("Pong-v4", EnvOptions(frame_skip=4)).engine == "ale"
+    with pytest.raises(BadInput, match=r"env\.kwargs may not set 'frameskip': set env\.frame_skip"):
+        make_env("Pong", EnvOptions(kwargs={"frameskip": 2}))
+    with pytest.raises(BadInput, match=r'Did you mean "ALE/Pong-v5"\?'):
+        make_env("ALE/Pang-v5")
+    assert (
+        make_env("Pong", EnvOptions(kwargs={"full_action_space": True})).single_action_space.n == 18
+    )
+
+
+def test_human_scores():
+    assert len(HUMAN_SCORES) == 57
+    assert set(HUMAN_SCORES) <= set(games().values())
+    assert human_normalized("ALE/Pong-v5", 14.6) == 1
+    assert human_normalized("envpool:Pong-v5", -20.7) == 0
+    assert human_normalized("QbertNoFrameskip-v4", 163.9 + 0.5 * (13455 - 163.9)) == pytest.approx(
+        0.5
+    )
+    assert human_normalized("CartPole-v1", 500) is None
+
+
+@pytest.mark.parametrize("name", ["Breakout", "Pong", "Qbert"])
+def test_envpool_plays_the_same_game(name):
+    """EnvPool starts with one no-op at least; after it, every frame, score and life agrees."""
+    pytest.importorskip("envpool")
+    ours = make_env(name, EnvOptions(noops=0, frame_skip=1), training=False)
+    theirs = make_env(f"envpool:{name}-v5", EnvOptions(noops=1, frame_skip=1), training=False)
+    assert theirs.engine == "envpool"
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.single_action_space == theirs.single_action_space
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    ours.step(np.array([0]))
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        action = rng.integers(0, 4, 1)
+        a, b = ours.step(action), theirs.step(action)
+        np.testing.assert_array_equal(a[0][0, -1], b[0][0, -1])
+        assert [x.item() for x in a[1:4]] == [x.item() for x in b[1:4]]
+        assert a[4]["lives"] == b[4]["lives"]
+
+
+def test_envpool_without_no_ops_is_refused():
+    """It would crash the process."""
+    pytest.importorskip("envpool")
+    with pytest.raises(BadInput, match=r"env\.noops must be >= 1"):
+        make_env("envpool:Pong-v5", EnvOptions(noops=0))

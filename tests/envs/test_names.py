@@ -1,0 +1,200 @@
+"""How an environment is found by its name, and what is said when it is not."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from scripted_envs import Counter, OldStyle
+
+from rookery.envs import EnvOptions, env_info, make_env, register_env, registered_envs
+from rookery.errors import BadInput
+
+
+def message(call, *args, **kwargs):
+    with pytest.raises(BadInput) as told:
+        call(*args, **kwargs)
+    text = str(told.value)
+    assert "\n" not in text
+    return text
+
+
+def test_an_unknown_name_names_the_nearest():
+    assert message(make_env, "CartPol-v1") == (
+        'envs: "CartPol-v1" is not registered. Did you mean "CartPole-v1"? '
+        "'rookery envs' lists what is installed."
+    )
+    assert 'Did you mean "LunarLander-v3"?' in message(make_env, "LunarLander-v2")
+
+
+def test_module_names_find_registered_ids_classes_and_functions():
+    env = make_env("scripted_envs:made_here", EnvOptions(kwargs={"length": 2}), num_envs=2)
+    assert env.engine == "for-loop"
+    env.reset()
+    assert [env.step(np.zeros(2, int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
+    assert make_env("scripted_envs:Counter").single_action_space.n == 2
+    assert make_env("gymnasium:CartPole-v1").engine == "gymnasium-native"
+
+
+def test_a_module_that_does_not_import_is_named_with_the_reason():
+    assert message(make_env, "no_such_module:Env-v0") == (
+        'envs: "no_such_module:Env-v0" needs the module "no_such_module", which does not import: '
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    assert message(make_env, "scripted_envs:Countre") == (
+        'envs: "scripted_envs" neither registers nor defines "Countre". Did you mean "Counter"?'
+    )
+
+
+def test_a_name_is_registered_once():
+    register_env("taken", Counter, replace=True)
+    assert message(register_env, "taken", Counter) == (
+        'envs: "taken" is registered already; pass replace=True to replace it'
+    )
+
+
+def test_the_old_api_is_understood():
+    made = []
+
+    def old(by_time=True):
+        made.append(OldStyle(by_time=by_time))
+        return made[-1]
+
+    register_env("old", old, replace=True)
+    for by_time in (True, False):
+        env = make_env("old", EnvOptions(kwargs={"by_time": by_time}), num_envs=2)
+        obs, _ = env.reset(seed=7)
+        assert obs.tolist() == [[0], [0]]
+        assert [one.seeds for one in made[-2:]] == [[7], [8]]
+        rows = [env.step(np.zeros(2, int)) for _ in range(4)]
+        assert [row[0][0, 0].item() for row in rows[3:]] == [0]
+        assert [row[1][0].item() for row in rows] == [1, 1, 1, 0]
+        assert [row[2][0].item() for row in rows] == [False, False, not by_time, False]
+        assert [row[3][0].item() for row in rows] == [False, False, by_time, False]
+
+
+def test_a_vector_environment_is_used_as_it_is():
+    register_env("vector", lambda num_envs: SyncVectorEnv([Counter] * num_envs), replace=True)
+    env = make_env("vector", num_envs=3)
+    assert (env.num_envs, env.engine) == (3, "custom")
+    assert "env.frame_skip" in message(make_env, "vector", EnvOptions(frame_skip=2))
+    register_env("fixed", lambda: SyncVectorEnv([Counter] * 2), replace=True)
+    assert make_env("fixed", num_envs=2).num_envs == 2
+    assert "let its function take num_envs" in message(make_env, "fixed", num_envs=3)
+
+
+def test_another_autoreset_mode_is_refused_with_the_remedy():
+    register_env(
+        "same-step",
+        lambda: SyncVectorEnv([Counter], autoreset_mode=AutoresetMode.SAME_STEP),
+        replace=True,
+    )
+    assert message(make_env, "same-step") == (
+        'envs: "same-step" resets in mode SameStep, and only NextStep is supported: make it with '
+        'autoreset_mode=AutoresetMode.NEXT_STEP and say so in metadata["autoreset_mode"]'
+    )
+
+
+class Unsupported(Counter):
+    def __init__(self, action=False):
+        super().__init__(space=spaces.Dict(x=spaces.Text(5)) if not action else None)
+        if action:
+            self.action_space = spaces.Dict(a=spaces.Discrete(2))
+
+
+def test_an_unsupported_space_is_named():
+    register_env("unsupported", Unsupported, replace=True)
+    told = message(make_env, "unsupported")
+    assert told.startswith('envs: "unsupported" observes Text(')
+    assert ' at "x", which is not supported' in told
+    told = message(make_env, "unsupported", EnvOptions(kwargs={"action": True}))
+    assert "acts in Dict('a': Discrete(2)), which is not supported" in told
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frame_skip", 0),
+        ("frame_stack", 2.5),
+        ("noops", -1),
+        ("sticky", 1.0),
+        ("time_limit", True),
+        ("resize", (84,)),
+        ("reward_gamma", 1.5),
+        ("kwargs", [1]),
+    ],
+)
+def test_a_bad_option_names_itself_and_its_value(field, value):
+    told = message(EnvOptions, **{field: value})
+    assert told.startswith(f"env.{field} must ")
+    assert told.endswith(f"got {value!r}")
+
+
+def test_options_that_do_not_suit_are_refused():
+    assert "env.grey and env.resize need uint8 images" in message(
+        make_env, "Acrobot-v1", EnvOptions(grey=True)
+    )
+    assert "env.noops needs a no-op action" in message(make_env, "Acrobot-v1", EnvOptions(noops=3))
+    assert 'env.kwargs do not suit "Acrobot-v1"' in message(
+        make_env, "Acrobot-v1", EnvOptions(kwargs={"nonsense": 1})
+    )
+
+
+def test_missing_packages_are_told_with_the_extra(monkeypatch):
+    def absent(*args, **kwargs):
+        raise gymnasium.error.DependencyNotInstalled('Box2D is not installed, run "pip..."')
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    assert "pip install 'rookery[box2d]'" in message(make_env, "LunarLander-v3")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert message(make_env, "envpool:CartPole-v1") == (
+        "envpool:CartPole-v1 needs an extra that is not installed: pip install 'rookery[envpool]'"
+    )
+
+
+def test_envpool_refuses_what_it_does_not_have():
+    pytest.importorskip("envpool")
+    assert message(make_env, "envpool:CartPole-v9") == (
+        'envs: "envpool:CartPole-v9" is not in EnvPool. Did you mean "CartPole-v1"?'
+    )
+    assert "env.frame_stack cannot be set" in message(
+        make_env, "envpool:CartPole-v1", EnvOptions(frame_stack=2)
+    )
+
+
+def test_time_limits_hold_on_the_native_engine():
+    for limit, options in ((500, EnvOptions()), (7, EnvOptions(time_limit=7))):
+        env = make_env("CartPole-v1", options)
+        assert env.unwrapped.max_episode_steps == limit
+    env.reset(seed=0)
+    rows = [env.step(np.array([t % 2])) for t in range(8)]
+    assert [row[3].item() for row in rows] == [False] * 6 + [True, False]
+
+
+def test_evaluation_is_raw_and_frozen():
+    options = EnvOptions(normalize_obs=True, normalize_reward=True, clip_reward=True)
+    env = make_env("Pendulum-v1", options, training=False)
+    env.reset(seed=0)
+    rewards = [env.step(np.zeros((1, 1), np.float32))[1].item() for _ in range(20)]
+    assert min(rewards) < -1
+    chain, layer = [], env
+    while hasattr(layer, "env"):
+        chain.append(type(layer).__name__)
+        layer = layer.env
+    assert chain == ["NormalizeObservation", "EpisodeStatistics", "Guard"]
+    assert env.moments[()].count == 0
+
+
+def test_the_listing_and_the_info():
+    register_env("mine", Counter, replace=True)
+    listed = dict(registered_envs())
+    assert listed["CartPole-v1"] == "gymnasium-native"
+    assert listed["Acrobot-v1"] == "for-loop"
+    assert listed["ALE/Pong-v5"] == "ale"
+    assert listed["mine"] == "registered"
+    assert "Ant-v5" in listed
+    assert "Ant-v4" not in listed
+    info = env_info("Pong")
+    assert info["engine"] == "ale"
+    assert info["options"]["frame_skip"] == 4
+    assert info["observation_space"].shape == (4, 84, 84)

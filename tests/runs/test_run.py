@@ -1,0 +1,150 @@
+"""A run's folder and the errors it can meet."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rookery.errors import BadInput
+from rookery.runs import files
+from rookery.runs.run import Run, default_name, file_safe, machine, versions
+
+CONFIG = {"algorithm": "ppo", "env": {"name": "ALE/Pong-v5"}, "env_steps": 100}
+
+
+def test_a_new_run_is_named_after_what_it_does(tmp_path: Path):
+    run = Run.create(tmp_path / "runs", None, CONFIG)
+    pattern = r"ppo_ALE-Pong-v5_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{4}"
+    assert re.fullmatch(pattern, run.name)
+    assert run.checkpoints.is_dir()
+    assert run.log_path.read_text() == ""
+    assert json.loads((run.path / "config.json").read_text()) == CONFIG
+    assert Run.open(run.path).config == CONFIG
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"algo": "dqn", "env": "A-v0"}, {"algo": {"name": "dqn"}, "env_id": "A-v0", "env": {}}],
+)
+def test_algorithm_and_environment_are_found_where_configs_keep_them(config: dict[str, object]):
+    assert default_name(config).startswith("dqn_A-v0_2")
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [("ALE/Pong-v5", "ALE-Pong-v5"), ("a b:c", "a-b-c"), ("../x", "x"), ("CartPole-v1",) * 2],
+)
+def test_file_safe(name: str, safe: str):
+    assert file_safe(name) == safe
+
+
+def test_a_name_in_use_is_refused_and_the_run_is_untouched(tmp_path: Path):
+    first = Run.create(tmp_path, "mine", CONFIG)
+    with pytest.raises(BadInput, match=f"{first.path} exists.*--name.*--resume"):
+        Run.create(tmp_path, "mine", {})
+    assert Run.open(first.path).config == CONFIG
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b"])
+def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(BadInput, match="cannot name a folder"):
+        Run.create(tmp_path, name, CONFIG)
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"file.*cannot be written: (Not a directory|File exists)"):
+        Run.create(tmp_path / "file" / below, "mine", CONFIG)
+
+
+def test_a_run_that_could_not_be_begun_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(files.os, "replace", _full_disk)
+    with pytest.raises(BadInput, match=r"config.json: cannot be written: No space left"):
+        Run.create(tmp_path, "mine", CONFIG)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _full_disk(*_: object) -> None:
+    raise OSError(28, os.strerror(28))
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path):
+    run = Run.create(tmp_path, "mine", CONFIG)
+    with pytest.raises(BadInput, match=f'no such run folder. Did you mean "{run.path}"'):
+        Run.open(tmp_path / "mime")
+    with pytest.raises(BadInput, match=r"not a run's folder, it has no config.json"):
+        Run.open(tmp_path)
+    (run.path / "config.json").write_text('{"a": ')
+    with pytest.raises(BadInput, match=r"config.json: is not JSON"):
+        Run.open(run.path)
+
+
+def test_the_log_has_the_time_before_each_line(tmp_path: Path):
+    run = Run.create(tmp_path, "mine", CONFIG)
+    run.log("one")
+    run.log("two\nthree\n")
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(f"{stamp} one\n{stamp} two\n    three\n", run.log_path.read_text())
+
+
+def test_the_result_is_json_for_every_parser(tmp_path: Path):
+    run = Run.create(tmp_path, "mine", CONFIG)
+    assert run.result is None
+    run.write_result({"loss": float("nan"), "deep": [float("inf"), np.float32(0.5), np.int64(3)]})
+    assert run.result == {"loss": None, "deep": [None, 0.5, 3]}
+    assert "NaN" not in run.result_path.read_text()
+
+
+def test_a_crash_while_writing_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = Run.create(tmp_path, "mine", CONFIG)
+    run.write_result({"status": "finished"})
+    monkeypatch.setattr(files.os, "replace", _full_disk)
+    with pytest.raises(BadInput, match=r"result.json"):
+        run.write_result({"status": "other"})
+    assert run.result == {"status": "finished"}
+    assert not list(run.path.glob(".*"))
+
+
+def test_progress_parses_numbers_and_leaves_out_a_torn_row(tmp_path: Path):
+    run = Run.create(tmp_path, "mine", CONFIG)
+    assert run.progress() == []
+    run.progress_path.write_text("env_steps,loss,entropy\n10,0.5,\n20,nan,1e-3\n30,0.5,1")
+    first, second = run.progress()
+    assert first == {"env_steps": 10, "loss": 0.5, "entropy": None}
+    assert isinstance(first["env_steps"], int)
+    assert second["loss"] != second["loss"]
+
+
+def test_versions_are_known_without_importing():
+    code = (
+        "import sys; from rookery.runs.run import versions; found = versions();"
+        "print(found['torch'], 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    version, *imported = done.stdout.split()
+    assert version.startswith("2.")
+    assert imported == ["False", "False"]
+    assert versions()["numpy"] == np.__version__
+    assert set(versions()) == {"rookery", "python", "torch", "numpy", "gymnasium", "ale_py"}
+
+
+def test_machine_counts_the_cores_this_process_may_use():
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
+        "from rookery.runs.run import machine; print(machine()['cores'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+    assert machine()["host"]
