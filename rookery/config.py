@@ -41,7 +41,7 @@ class RunConfig:
     device: str = "auto"
     """Where the network lives: auto, cpu, cuda or cuda:N."""
     threads: int | None = None
-    """CPU threads of each process; none: all cores, shared out over the ranks."""
+    """CPU threads of each process; none: its share of the cores for images, one for vectors."""
     compile: bool = False
     """Whether the loss is compiled: slower to start, faster to learn."""
     precision: Literal["fp32", "bf16"] = "fp32"

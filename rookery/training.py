@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +18,7 @@ from rookery.errors import BadInput, Diverged, EnvironmentFailure, RookeryError,
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
+from rookery.networks.encoders import has_images
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks, serial
@@ -64,7 +66,7 @@ def carry_out(run: Run, config: RunConfig, resuming: bool) -> TrainedRun:
     if config.on_ranks:
         count = config.actors or int(machine()["cores"])
         transport = ranks.transport_for(config.learner.transport, device_of(config), None)
-        ranks.launch(run, count, transport, threads_of(config, count), resuming)
+        ranks.launch(run, count, transport, config.threads or cores_each(count), resuming)
     else:
         fit(run, run.path, config, Alone(), resuming)
     return TrainedRun.open(run.path)
@@ -108,12 +110,18 @@ def fit(
     console: TextIO | None = None,
 ) -> None:
     """Train as one rank of `reducer`'s; `run` is the folder to write to, None beside rank 0."""
-    torch.set_num_threads(threads_of(config, reducer.world))
+    keep_freed_memory()
     saved = checkpoint.newest_whole(path / "checkpoints") if resuming else None
     try:
         parts = build(config, reducer, saved)
         journal = Journal(
-            run, config.env_steps, config.keep_checkpoints, saved and saved.step, console
+            run,
+            config.env_steps,
+            config.keep_checkpoints,
+            saved.step if saved else None,
+            console,
+            # mpirun gives its ranks a terminal of their own even where its output is a file.
+            plain=console is None and reducer.world > 1,
         )
         try:
             journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
@@ -149,10 +157,11 @@ def build(
         config.environment,
         config.env,
         num_envs=config.envs,
-        threads=threads_of(config, reducer.world),
+        threads=config.threads or cores_each(reducer.world),
     )
-    torch.manual_seed(network_seed)
     spaces = Spaces(env.single_observation_space, env.single_action_space)
+    torch.set_num_threads(config.threads or useful_threads(spaces, reducer.world))
+    torch.manual_seed(network_seed)
     algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
     if saved is not None:
         wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
@@ -171,6 +180,16 @@ def build(
     if saved is not None:
         serial.restore(parts, saved.tensors, saved.meta)
     return parts
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory for the next tensor instead of returning it to the system:
+    fetching it back, page by page, costs a tenth of a small network's update."""
+    trim_threshold, mmap_threshold = -1, -3
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(trim_threshold, 512 << 20)
+        libc.mallopt(mmap_threshold, 32 << 20)
 
 
 def rank_share(collection: Collection, reducer: Reducer) -> Collection:
@@ -204,9 +223,15 @@ def device_of(config: RunConfig, local_rank: int = 0) -> torch.device:
     return device
 
 
-def threads_of(config: RunConfig, world: int) -> int:
-    """CPU threads of each process."""
-    return config.threads or max(1, int(machine()["cores"]) // world)
+def cores_each(world: int) -> int:
+    """This machine's cores, shared out over the ranks."""
+    return max(1, int(machine()["cores"]) // world)
+
+
+def useful_threads(spaces: Spaces, world: int) -> int:
+    """Threads that make a network faster: its share of the cores for images; for vectors one, as
+    small products lose more by waiting for each other than they gain."""
+    return cores_each(world) if has_images(spaces.obs) else 1
 
 
 def describe(parts: serial.Parts) -> str:
@@ -216,7 +241,7 @@ def describe(parts: serial.Parts) -> str:
     weights = sum(p.numel() for p in parts.algorithm.network.parameters())
     return (
         f"{backend}, {config.envs} environments each ({parts.env.engine}),"  # type: ignore[attr-defined]
-        f" {threads_of(config, world)} threads, {parts.learner.device}, {weights:,} weights"
+        f" {torch.get_num_threads()} threads, {parts.learner.device}, {weights:,} weights"
     )
 
 
@@ -234,7 +259,7 @@ def result(status: str, parts: serial.Parts, journal: Journal) -> dict[str, Any]
         "transport": parts.reducer.name,
         "ranks": parts.reducer.world,
         "device": str(parts.learner.device),
-        "threads": threads_of(parts.config, parts.reducer.world),
+        "threads": torch.get_num_threads(),
         **machine(),
         "pid": os.getpid(),
         "versions": versions(),

@@ -52,6 +52,7 @@ def moments(values: Tensor, mask: Tensor) -> Tensor:
 def standardise(values: Tensor, moments: Tensor, centre: bool = True, scale: bool = True) -> Tensor:
     """`values` less their mean, over their deviation; either may be left out."""
     count, total, squares = moments.unbind()
+    count = count.clamp(min=1)
     mean = total / count
     if scale:
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()

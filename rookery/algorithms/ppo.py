@@ -124,7 +124,7 @@ class PPO:
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         steps, config = batch.steps, self.config
-        scale = steps.mask / statistics[0].float()
+        scale = steps.mask / statistics[0].clamp(min=1).float()
         advantage = steps.extra["advantage"]
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)

@@ -109,7 +109,7 @@ class VPG:
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         steps, config = batch.steps, self.config
-        scale = steps.mask / statistics[0].float()
+        scale = steps.mask / statistics[0].clamp(min=1).float()
         advantage = standardise(
             steps.extra["advantage"],
             statistics,

@@ -131,7 +131,7 @@ def float_check(leaf: spaces.Box, check_bounds: bool) -> Check:
         np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0)
     )
     width = np.where(both, np.where(both, high, 0) - np.where(both, low, 0), np.fmax(size, 1))
-    most = np.finfo(leaf.dtype).max
+    most = float(np.finfo(str(leaf.dtype)).max)
     # Infinity lies outside the largest finite number, and NaN fails every comparison.
     low = np.maximum(low - SLACK * width, -most).astype(leaf.dtype)
     high = np.minimum(high + SLACK * width, most).astype(leaf.dtype)

@@ -37,13 +37,14 @@ class NormalizeObservation(Layer):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = super().reset(seed=seed, options=options)
-        return self._normalized(obs), info
+        return self.normalized(obs), info
 
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        return self._normalized(obs), reward, terminated, truncated, info
+        return self.normalized(obs), reward, terminated, truncated, info
 
-    def _normalized(self, obs: Any) -> Any:
+    def normalized(self, obs: Any) -> Any:
+        """A batch of observations, scaled (and counted, unless frozen)."""
         return map_leaves(self.env.single_observation_space, self._leaf, obs)
 
     def _leaf(self, path: Path, value: Array) -> Array:

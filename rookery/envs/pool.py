@@ -35,9 +35,8 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         self._pool = self._make(0)
         self.metadata = {**self._pool.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = settings.get("render_mode")
-        with quiet():
-            self.single_observation_space = self._pool.observation_space
-            self.single_action_space = self._pool.action_space
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         discrete = np.issubdtype(self.single_action_space.dtype, np.integer)
@@ -66,7 +65,10 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         import envpool
 
         with quiet():
-            return envpool.make(self._name, env_type="gymnasium", seed=seed, **self._settings)
+            made = envpool.make(self._name, env_type="gymnasium", seed=seed, **self._settings)
+            # Built when first read, and warned of then.
+            _ = made.observation_space, made.action_space
+        return made
 
 
 def make_pool(

@@ -98,7 +98,7 @@ class Actor:
         self.state = self.carry(decision.state)
         self.resetting = terminated | truncated
         self.env_steps += int(mask.sum())
-        return Row(obs, decision, reward, ~terminated, mask)
+        return Row(obs, decision, np.copy(reward), ~terminated, mask)
 
     def carry(self, state: Tree) -> Tree:
         """The state for the next row: cleared in lanes whose row was a reset."""

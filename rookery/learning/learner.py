@@ -97,7 +97,9 @@ class Learner:
         statistics = self.algorithm.statistics(batch)
         self.reduce(self.reducer.sum, statistics)
         self.flat.buffer.zero_()
-        priorities = [self.accumulate(part, statistics) for part in self.parts(batch)]
+        priorities = [
+            p for part in self.parts(batch) if (p := self.accumulate(part, statistics)) is not None
+        ]
         if self.config.sync == "allreduce":
             self.reduce(self.reducer.sum, self.flat.buffer)
         else:
@@ -107,7 +109,7 @@ class Learner:
         if not stop:
             self.step()
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
-        return Outcome(stop, None if priorities[0] is None else torch.cat(priorities))
+        return Outcome(stop, torch.cat(priorities) if priorities else None)
 
     def accumulate(self, part: Batch, statistics: Tensor) -> Tensor | None:
         """Add the part's gradient and metrics to the buffer."""
@@ -116,7 +118,8 @@ class Learner:
             loss = self.loss(part, statistics)
         loss.total.backward()
         self.metric_names = ["loss", *loss.metrics]
-        values = torch.stack([loss.total.detach(), *loss.metrics.values()])
+        # Detached: a metric with a history would tie the buffer into every later graph.
+        values = torch.stack([loss.total, *loss.metrics.values()]).detach()
         self.flat.spare[: len(values)] += values
         return loss.priorities
 

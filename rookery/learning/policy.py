@@ -45,8 +45,7 @@ class Policy:
         """The action for one observation."""
         rows = self.preprocess(tree_map(lambda x: np.asarray(x)[None], obs))
         action, self.state = self.decide(rows, self.state)
-        single = action[0]
-        return single if self.spaces.action.shape else self.spaces.action.dtype.type(single)
+        return action[0]
 
     @torch.inference_mode()
     def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
-from rookery.networks.encoders import Mlp, has_images, leaf_encoder, linear
+from rookery.networks.encoders import Mlp, features_of, has_images, leaf_encoder, linear
 from rookery.networks.heads import PolicyHead, policy_head
 from rookery.networks.recurrent import Core, State
 
@@ -52,7 +52,7 @@ class Trunk(nn.Module):
     def __init__(self, space: spaces.Space, config: NetConfig):
         super().__init__()
         self.encoder = leaf_encoder(space, config.encoder, config.image_features)
-        width = int(self.encoder.features)  # type: ignore[arg-type]
+        width = features_of(self.encoder)
         images = has_images(space) and config.encoder != "mlp"
         hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
         self.dense = Mlp(width, hidden, config.activation)

@@ -75,7 +75,7 @@ class OneHot(nn.Module):
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete):
         super().__init__()
         sizes = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec)
-        self.dims = len(space.shape)
+        self.dims = len(space.shape or ())
         self.counts = [int(n) for n in sizes.flatten()]
         self.features = sum(self.counts)
         start = torch.as_tensor(np.broadcast_to(space.start, sizes.shape).flatten().copy())
@@ -191,12 +191,19 @@ class Parts(nn.Module):
         super().__init__()
         self.keys = keys
         self.parts = nn.ModuleList(parts.values())
-        self.features = sum(int(part.features) for part in parts.values())  # type: ignore[arg-type]
+        self.features = sum(features_of(part) for part in parts.values())
 
     def forward(self, obs: Tree) -> Tensor:
         values = [obs[key] for key in self.keys] if self.keys is not None else obs
         encoded = [part(value) for part, value in zip(self.parts, values, strict=True)]
         return torch.cat(encoded, -1)
+
+
+def features_of(encoder: nn.Module) -> int:
+    """How wide an encoder's output is."""
+    features = encoder.features
+    assert isinstance(features, int)
+    return features
 
 
 def is_image(space: spaces.Space) -> bool:

@@ -15,7 +15,8 @@ from rookery.networks.encoders import linear
 
 
 class PolicyHead(nn.Module):
-    """A distribution whose parameters [..., P] are computed by `forward` from features.
+    """A distribution whose parameters [..., P] are computed by `forward` from features, in single
+    precision under autocast too: ratios of probabilities do not bear rounding.
 
     `sample` and `mode` give actions in the form that `log_prob` takes; `to_env` turns them into
     what the environment's action space asks for.
@@ -46,7 +47,7 @@ class Categorical(PolicyHead):
         self.start = int(space.start)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features)
+        return self.linear(features).float()
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         return race(params, generator)
@@ -78,7 +79,7 @@ class MultiCategorical(PolicyHead):
         self.register_buffer("start", start, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features)
+        return self.linear(features).float()
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         parts = params.split(self.counts, -1)
@@ -107,7 +108,7 @@ class Bernoulli(PolicyHead):
         self.linear = linear(features, int(np.prod(space.shape)), gain=0)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features)
+        return self.linear(features).float()
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         uniform = torch.empty_like(params).uniform_(generator=generator)
@@ -155,8 +156,8 @@ class Gaussian(PolicyHead):
         self.log_std = nn.Parameter(torch.full((len(low),), log_std))
 
     def forward(self, features: Tensor) -> Tensor:
-        mean = self.linear(features)
-        return torch.cat([mean, self.log_std.expand_as(mean).to(mean.dtype)], -1)
+        mean = self.linear(features).float()
+        return torch.cat([mean, self.log_std.expand_as(mean)], -1)
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         mean, log_std = params.chunk(2, -1)

@@ -14,8 +14,8 @@ BAR_INTERVAL_S = 0.1
 class ConsoleSink:
     """Shows how far a run is.
 
-    On a terminal: a bar. Elsewhere: one line a report, at most one every `interval_s` seconds, and
-    always the last.
+    On a terminal: a bar. Elsewhere, or if `plain`: one line a report, at most one every
+    `interval_s` seconds, and always the last.
     """
 
     def __init__(
@@ -25,12 +25,13 @@ class ConsoleSink:
         interval_s: float = 2.0,
         first_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        plain: bool = False,
     ):
         self.total_steps = total_steps
         self._stream: TextIO = sys.stdout if stream is None else stream
         self._clock = clock
         self._rate = _Rate(first_step, clock)
-        terminal = self._stream.isatty()
+        terminal = self._stream.isatty() and not plain
         self._bar = _Bar(total_steps, first_step, self._stream) if terminal else None
         self._interval_s = BAR_INTERVAL_S if terminal else interval_s
         self._shown_at = -math.inf

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rookery.errors import BadInput, nearest, require
 from rookery.runs.files import read_json, write_json, writing
@@ -25,7 +25,7 @@ class Run:
         self.config = config
 
     @classmethod
-    def create(cls, runs_dir: str | Path, name: str | None, config: dict[str, Any]) -> Run:
+    def create(cls, runs_dir: str | Path, name: str | None, config: dict[str, Any]) -> Self:
         """A new folder in `runs_dir`, called `name` or by `default_name`."""
         path = Path(runs_dir) / (default_name(config) if name is None else checked_name(name))
         with writing(path):
@@ -43,7 +43,7 @@ class Run:
             shutil.rmtree(path, ignore_errors=True)
             raise
 
-    def _fill(self) -> Run:
+    def _fill(self) -> Self:
         with writing(self.path):
             self.checkpoints.mkdir()
             self.log_path.touch()
@@ -51,7 +51,7 @@ class Run:
         return self
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
+    def open(cls, path: str | Path) -> Self:
         """The run in the folder `path`, or BadInput if it is none."""
         path = Path(path)
         if not path.is_dir():

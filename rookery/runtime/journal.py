@@ -29,6 +29,7 @@ class Journal:
         keep_checkpoints: int,
         resumed_at: int | None = None,
         console: TextIO | None = None,
+        plain: bool = False,
     ):
         self.run = run
         self.keep_checkpoints = keep_checkpoints
@@ -44,7 +45,7 @@ class Journal:
                 [
                     CsvSink(run.progress_path, resumed_at),
                     TensorBoardSink(run.path, resumed_at),
-                    ConsoleSink(env_steps, self.console, first_step=self.first_step),
+                    ConsoleSink(env_steps, self.console, first_step=self.first_step, plain=plain),
                 ]
             )
 

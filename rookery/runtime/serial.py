@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from torch import Tensor
 from rookery.algorithms.base import Algorithm
 from rookery.config import RunConfig
 from rookery.envs import statistics
-from rookery.errors import EnvironmentFailure
+from rookery.errors import EnvironmentFailure, RookeryError
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
@@ -103,14 +104,23 @@ def save(parts: Parts, journal: Journal) -> None:
         "memory": parts.memory.generator.get_state(),
     }
     ranks = parts.reducer.gather(random)
+    check_agreement(parts)
     if parts.reducer.rank == 0:
         states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
         journal.save(parts.progress, tensors_of(parts, states))
 
 
+def check_agreement(parts: Parts) -> None:
+    """Raise unless every rank has the same weights, to the bit."""
+    weights = parts.learner.flat.values.detach().cpu().numpy().tobytes()
+    digests = parts.reducer.gather(hashlib.sha256(weights).hexdigest())
+    if len(set(digests)) > 1:
+        raise RookeryError(f"the weights of the ranks differ: {digests}")
+
+
 def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """The files of a checkpoint."""
-    files = {
+    files: dict[str, dict[str, Tensor]] = {
         "weights": dict(parts.algorithm.network.named_parameters()),
         "optimizer": parts.learner.optimizer_state(),
         "random": random,

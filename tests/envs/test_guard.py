@@ -12,14 +12,18 @@ from rookery.errors import EnvironmentFailure
 UNIT = spaces.Box(0, 1, (2,), np.float32)
 
 
+def steps(env, count):
+    for _ in range(count):
+        env.step(np.zeros(env.num_envs, int))
+
+
 def failure(options=None, **kwargs):
     """What is said of a Counter made with `kwargs`, by its fifth step."""
     register_env("bad", lambda: Counter(**kwargs), replace=True)
     env = make_env("bad", options, num_envs=2)
     env.reset(seed=0)
     with pytest.raises(EnvironmentFailure) as told:
-        for _ in range(5):
-            env.step(np.zeros(2, int))
+        steps(env, 5)
     text = str(told.value)
     assert text.startswith('envs: "bad" ')
     assert "\n" not in text
@@ -74,8 +78,7 @@ def test_a_little_overshoot_and_bounds_declared_estimates_are_let_pass(wrong, op
     register_env("near", lambda: Counter(space=UNIT, wrong=wrong), replace=True)
     env = make_env("near", options)
     env.reset()
-    for _ in range(5):
-        env.step(np.zeros(1, int))
+    steps(env, 5)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -93,6 +93,12 @@ def test_a_life_lost_by_the_no_op_ends_nothing_more_and_other_lanes_play_on():
     assert inner.actions[2] == [3, 3, 0]
 
 
+def test_neither_a_count_of_zero_nor_a_new_game_with_fewer_lives_ends_an_episode():
+    lane = lives((1, 1), (0, 1), (0, 1, "terminated"), (2, 0), (3, 1), (3, 1, "truncated"), (2, 0))
+    rows = play(OneLife(Scripted([lane], lives=[1])), 7)
+    assert column(rows, 1) == [False, False, True, False, False, False, False]
+
+
 def test_one_life_without_lives_is_refused():
     with pytest.raises(BadInput, match=r"env\.one_life"):
         OneLife(Scripted([[{}]])).reset()
@@ -185,7 +191,7 @@ def test_only_float_boxes_are_normalised():
         "image": np.full((1, 4, 4, 3), 9, np.uint8),
         "pair": (np.array([2]), np.array([5.0])),
     }
-    given = env._normalized(obs)
+    given = env.normalized(obs)
     assert given["image"] is obs["image"]
     assert given["pair"][0].tolist() == [2]
     assert statistics(env)["obs.pair.1"].mean == 5

@@ -1,0 +1,154 @@
+"""K ranks on shards of a batch make the update one rank makes on the whole of it."""
+
+import hashlib
+
+import pytest
+import torch
+from scenes import CPU, FLAT, FakeRanks, a_batch, lanes_of, make, ppo
+
+from rookery.algorithms.ppo import PPO
+from rookery.algorithms.vpg import VPG
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Alone
+from rookery.networks.build import NetConfig
+
+LANES, UPDATES = 9, 4
+SHARDS = {
+    "even": [range(3), range(3, 6), range(6, 9)],
+    "uneven": [range(6), range(6, 7), range(7, 9)],
+    "one empty": [range(5), range(5, 9), range(0)],
+}
+SGD = {"optimizer": "sgd", "learning_rate": 0.2, "anneal": False}
+
+
+def alone(build, **settings):
+    """The learner of one rank after its updates on whole batches."""
+    learner = Learner(build(0), LearnerConfig(**settings), Alone(), CPU)
+    for i in range(UPDATES):
+        learner.update(a_batch(learner.algorithm, 5, LANES, seed=i))
+    return learner
+
+
+def together(build, shards, **settings):
+    """The learners of ranks that each see a shard of every batch; they start differently."""
+    algorithms = [build(seed) for seed in range(len(shards))]
+    group = FakeRanks(len(shards))
+
+    def work(reducer):
+        learner = Learner(algorithms[reducer.rank], LearnerConfig(**settings), reducer, CPU)
+        lanes = torch.tensor(list(shards[reducer.rank]), dtype=torch.long)
+        for i in range(UPDATES):
+            learner.update(lanes_of(a_batch(learner.algorithm, 5, LANES, seed=i), lanes))
+        return learner
+
+    learners = group.run(work)
+    assert all(calls == group.calls[0] for calls in group.calls)
+    return learners
+
+
+def digest(learner):
+    return hashlib.sha256(learner.flat.values.detach().numpy().tobytes()).hexdigest()
+
+
+def builder(kind=PPO, core="none", **settings):
+    net = NetConfig(hidden=(8,), core=core, core_size=4)
+    return lambda seed: make(kind, FLAT, net, seed, **({"entropy_coef": 0.01} | SGD | settings))
+
+
+def assert_same(learners, reference):
+    assert len({digest(learner) for learner in learners}) == 1
+    torch.testing.assert_close(learners[0].flat.values, reference.flat.values, atol=1e-6, rtol=1e-5)
+    expected = reference.take_metrics()
+    for learner in learners:
+        assert learner.take_metrics() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert learner.updates == reference.updates == UPDATES
+
+
+@pytest.mark.parametrize("shards", SHARDS.values(), ids=SHARDS)
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("kind", [PPO, VPG])
+def test_ranks_on_shards_are_one_rank_on_the_whole(shards, core, kind):
+    build = builder(kind, core)
+    assert_same(together(build, shards), alone(build))
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_ranks_with_micro_batches_are_one_rank_on_the_whole(core):
+    build = builder(core=core)
+    assert_same(together(build, SHARDS["uneven"], micro_batches=2), alone(build))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_ranks_agree_with_one_rank_under_every_optimizer(optimizer):
+    build = builder(optimizer=optimizer, learning_rate=1e-3)
+    learners, reference = together(build, SHARDS["uneven"]), alone(build)
+    assert len({digest(learner) for learner in learners}) == 1
+    difference = learners[0].flat.values - reference.flat.values
+    assert float(difference.detach().abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("shards", SHARDS.values(), ids=SHARDS)
+def test_clipping_comes_after_the_reduction(shards):
+    build = builder(max_grad_norm=0.02)
+    reference = alone(build)
+    assert reference.sums[0] / UPDATES > 0.04  # every update is clipped, by much
+    assert_same(together(build, shards), reference)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.02])
+def test_broadcast_is_allreduce(limit):
+    build = builder(max_grad_norm=limit, optimizer="adam", learning_rate=0.01)
+    summed = together(build, SHARDS["uneven"], sync="allreduce")
+    sent = together(build, SHARDS["uneven"], sync="broadcast")
+    assert len({digest(learner) for learner in summed + sent}) == 1
+    expected = summed[0].take_metrics()
+    for learner in sent:
+        assert learner.take_metrics() == pytest.approx(expected, rel=1e-5)
+
+
+def test_broadcast_ranks_do_no_steps_of_their_own():
+    learners = together(builder(optimizer="adam"), SHARDS["even"], sync="broadcast")
+    assert learners[0].optimizer_state()
+    assert not learners[1].optimizer_state()
+
+
+def moves(limit, **settings):
+    """How far the first update goes, and its gradient norm."""
+    build = builder(max_grad_norm=limit)
+    start = Learner(build(0), LearnerConfig(), Alone(), CPU).flat.values.detach().clone()
+    group, algorithms = FakeRanks(3), [build(seed) for seed in range(3)]
+
+    def work(reducer):
+        learner = Learner(algorithms[reducer.rank], LearnerConfig(**settings), reducer, CPU)
+        lanes = torch.tensor(list(SHARDS["uneven"][reducer.rank]))
+        learner.update(lanes_of(a_batch(learner.algorithm, 5, LANES), lanes))
+        return learner
+
+    learner = group.run(work)[1]
+    return learner.flat.values.detach() - start, learner.take_metrics()["grad_norm"]
+
+
+@pytest.mark.parametrize("sync", ["allreduce", "broadcast"])
+def test_sum_is_world_times_mean_before_clipping(sync):
+    mean, mean_norm = moves(0.0, reduce="mean", sync=sync)
+    total, total_norm = moves(0.0, reduce="sum", sync=sync)
+    torch.testing.assert_close(total, 3 * mean, atol=1e-6, rtol=1e-5)
+    assert total_norm == pytest.approx(3 * mean_norm, rel=1e-5)
+    # A limit between the two leaves the mean alone and cuts the sum.
+    limit = 2 * mean_norm
+    torch.testing.assert_close(moves(limit, reduce="mean", sync=sync)[0], mean)
+    cut = moves(limit, reduce="sum", sync=sync)[0]
+    torch.testing.assert_close(cut, 2 * mean, atol=1e-6, rtol=1e-4)
+
+
+def test_every_rank_stops_where_the_kl_of_all_ranks_says():
+    def build(seed):
+        return ppo(seed=seed, max_kl=1e-3)
+
+    for learner in together(build, SHARDS["uneven"]):
+        assert learner.updates == 0
+    for sync in ("allreduce", "broadcast"):
+        learners = together(lambda seed: ppo(seed=seed, max_kl=0.06), SHARDS["uneven"], sync=sync)
+        reference = alone(lambda seed: ppo(seed=seed, max_kl=0.06))
+        assert [learner.updates for learner in learners] == [reference.updates] * 3
+        assert len({digest(learner) for learner in learners}) == 1

@@ -1,0 +1,173 @@
+"""Encoders: every space, the same features for the same content, sizes by hand."""
+
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+import torch
+
+from rookery.errors import BadInput
+from rookery.networks.build import ActorCritic, NetConfig, Trunk
+from rookery.networks.encoders import Impala, Nature, leaf_encoder
+
+
+def image(*shape):
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def encode(space, values, encoder="auto"):
+    return leaf_encoder(space, encoder, 16)(values)
+
+
+def test_vectors_are_taken_as_they_are():
+    space = spaces.Box(-1, 1, (2, 3), np.float64)
+    x = torch.arange(12.0).view(2, 2, 3)
+    assert encode(space, x.double()).tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert encode(space, x.double()).dtype == torch.float32
+    assert encode(spaces.Box(-1, 1, ()), torch.tensor([3.0, 4.0])).tolist() == [[3], [4]]
+
+
+def test_bytes_are_scaled_to_1():
+    x = torch.tensor([[0, 51, 255]], dtype=torch.uint8)
+    torch.testing.assert_close(encode(image(3), x), torch.tensor([[0, 0.2, 1]]))
+
+
+def test_multi_binary_becomes_floats():
+    x = torch.tensor([[[1, 0], [0, 1]]], dtype=torch.int8)
+    assert encode(spaces.MultiBinary((2, 2)), x).tolist() == [[1, 0, 0, 1]]
+
+
+def test_discrete_becomes_one_hot_from_the_spaces_start():
+    assert encode(spaces.Discrete(3, start=5), torch.tensor([5, 7])).tolist() == [
+        [1, 0, 0],
+        [0, 0, 1],
+    ]
+    one = encode(spaces.Discrete(3), torch.tensor([[1, 2]]))
+    assert one.shape == (1, 2, 3)
+
+
+def test_multi_discrete_becomes_one_hots_side_by_side():
+    space = spaces.MultiDiscrete([2, 3], start=[0, 1])
+    assert encode(space, torch.tensor([[1, 3]])).tolist() == [[0, 1, 0, 0, 1]]
+    square = spaces.MultiDiscrete([[2, 2], [2, 2]])
+    assert encode(square, torch.tensor([[[0, 1], [1, 0]]])).tolist() == [[1, 0, 0, 1, 0, 1, 1, 0]]
+
+
+def test_nested_parts_are_put_side_by_side():
+    inner = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+    space = spaces.Dict({"b": inner, "a": spaces.MultiBinary(1)})
+    obs = {
+        "a": torch.tensor([[1]]),
+        "b": (torch.tensor([1]), torch.tensor([[0.25, 0.5]])),
+    }
+    # A Dict space sorts its keys: a, then b.
+    assert encode(space, obs).tolist() == [[1, 0, 1, 0.25, 0.5]]
+    backwards = {"b": obs["b"], "a": obs["a"]}
+    assert torch.equal(encode(space, backwards), encode(space, obs))
+
+
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2))], ids=str)
+def test_an_observation_space_without_an_encoder_is_named(space):
+    for wrapped in (space, spaces.Dict({"x": space}), spaces.Tuple([space])):
+        with pytest.raises(BadInput, match=type(space).__name__):
+            leaf_encoder(wrapped, "auto", 16)
+
+
+@pytest.mark.parametrize("encoder", ["nature", "impala"])
+def test_layouts_of_one_image_give_the_same_features(encoder):
+    torch.manual_seed(0)
+    stack = torch.randint(0, 256, (2, 4, 40, 38, 3), dtype=torch.uint8)  # N, S, H, W, C
+    chw = stack.permute(0, 1, 4, 2, 3).reshape(2, 12, 40, 38)
+    hwc = chw.permute(0, 2, 3, 1).contiguous()
+    layouts = {(4, 40, 38, 3): stack, (12, 40, 38): chw, (40, 38, 12): hwc}
+    weights, features = None, []
+    for shape, values in layouts.items():
+        network = leaf_encoder(image(*shape), encoder, 16)
+        weights = weights or network.state_dict()
+        network.load_state_dict(weights)
+        features.append(network(values))
+    assert float(features[0].detach().std()) > 1e-3
+    torch.testing.assert_close(features[1], features[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(features[2], features[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("encoder", ["nature", "impala"])
+def test_leading_axes_of_images_pass_through(encoder):
+    network = leaf_encoder(image(3, 40, 40), encoder, 16)
+    values = torch.randint(0, 256, (3, 2, 3, 40, 40), dtype=torch.uint8)
+    folded = network(values)
+    assert folded.shape == (3, 2, 16)
+    flat = network(values.flatten(0, 1))
+    torch.testing.assert_close(folded.flatten(0, 1), flat, atol=1e-5, rtol=1e-5)
+
+
+def test_images_are_scaled_to_1_and_left_alone():
+    network = Nature((3, 40, 40), 16).image
+    values = torch.full((1, 3, 40, 40), 255, dtype=torch.uint8)
+    assert network(values).unique().tolist() == [1]
+    assert values.unique().tolist() == [255]
+
+
+def test_nature_has_the_papers_size():
+    network = Nature((4, 84, 84), 512)
+    # 84 -> (84-8)/4+1 = 20 -> (20-4)/2+1 = 9 -> 9-3+1 = 7.
+    convolutions = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64
+    dense = (7 * 7 * 64 + 1) * 512
+    assert convolutions + dense == 1_684_128
+    assert sum(p.numel() for p in network.parameters()) == convolutions + dense
+
+
+def test_impala_takes_small_images():
+    network = Impala((9, 7, 3), 16)
+    # 9x7 -> 5x4 -> 3x2 -> 2x1, 32 channels; 15 convolutions of 3x3.
+    widths = [(3, 16)] + [(16, 16)] * 4 + [(16, 32)] + [(32, 32)] * 4 + [(32, 32)] * 5
+    convolutions = sum((9 * i + 1) * o for i, o in widths)
+    size = sum(p.numel() for p in network.parameters())
+    assert size == convolutions + (2 * 1 * 32 + 1) * 16
+    assert network(torch.zeros(2, 9, 7, 3, dtype=torch.uint8)).shape == (2, 16)
+
+
+def test_auto_takes_nature_from_36_pixels_and_impala_below():
+    assert isinstance(leaf_encoder(image(36, 36, 3), "auto", 16), Nature)
+    assert isinstance(leaf_encoder(image(36, 35, 3), "auto", 16), Impala)
+
+
+def test_nature_refuses_small_images():
+    with pytest.raises(BadInput, match=r"net\.encoder=nature.*36x36.*20x20"):
+        leaf_encoder(image(20, 20, 3), "nature", 16)
+
+
+def test_hidden_layers_follow_vectors_and_not_images_unless_asked():
+    assert Trunk(spaces.Box(-1, 1, (3,)), NetConfig()).features == 64
+    assert len(Trunk(image(20, 20, 3), NetConfig()).dense) == 0
+    assert Trunk(image(20, 20, 3), NetConfig()).features == 512
+    assert Trunk(image(20, 20, 3), NetConfig(hidden=(10,))).features == 10
+    assert Trunk(image(20, 20, 3), NetConfig(encoder="mlp")).features == 64
+
+
+def test_policy_and_value_share_layers_for_images_and_cores_only():
+    action, vector = spaces.Discrete(2), spaces.Box(-1, 1, (3,))
+    assert not ActorCritic(vector, action, NetConfig()).shared
+    assert ActorCritic(vector, action, NetConfig(core="gru")).shared
+    assert ActorCritic(spaces.Dict({"x": image(20, 20, 3)}), action, NetConfig()).shared
+    assert ActorCritic(vector, action, NetConfig(shared=True)).shared
+    assert not ActorCritic(vector, action, NetConfig(core="gru", shared=False)).shared
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_policy_and_value_alone_agree_with_both_at_once(shared):
+    torch.manual_seed(0)
+    config = NetConfig(hidden=(8,), shared=shared)
+    network = ActorCritic(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), config)
+    torch.nn.init.normal_(network.head.linear.weight)
+    obs = torch.randn(5, 4, 3)
+    params, value, _ = network(obs, ())
+    assert torch.equal(network.policy(obs), params)
+    assert torch.equal(network.value(obs), value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"hidden": (8, 0)}, {"image_features": 0}, {"core_size": -1}], ids=str
+)
+def test_widths_must_be_positive(wrong):
+    with pytest.raises(BadInput, match=f"net.{next(iter(wrong))}"):
+        NetConfig(**wrong)

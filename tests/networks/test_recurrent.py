@@ -1,0 +1,62 @@
+"""The core over a window is the core step by step, cleared where an episode ends."""
+
+import pytest
+import torch
+from scenes import CPU
+
+from rookery.networks.recurrent import Core, clear, resets
+
+T, B, INPUTS, SIZE = 12, 5, 3, 4
+
+
+def loop(core, x, state, reset):
+    """One row at a time, lane by lane."""
+    outputs = []
+    for t in range(T):
+        state = tuple(
+            torch.stack([part[b] * (0 if reset[t, b] else 1) for b in range(B)]) for part in state
+        )
+        features, state = core.run(x[t : t + 1], state)
+        outputs.append(features)
+    return torch.cat(outputs), state
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_a_window_is_the_loop_over_its_rows(kind, share):
+    torch.manual_seed(0)
+    core = Core(kind, INPUTS, SIZE)
+    x = torch.randn(T, B, INPUTS)
+    state = tuple(torch.randn(B, SIZE) for _ in range(core.parts))
+    reset = torch.rand(T, B) < share
+    features, after = core(x, state, reset)
+    expected, expected_after = loop(core, x, state, reset)
+    torch.testing.assert_close(features, expected)
+    for ours, theirs in zip(after, expected_after, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_nothing_flows_back_over_a_reset(kind):
+    core = Core(kind, INPUTS, SIZE)
+    x = torch.randn(T, B, INPUTS, requires_grad=True)
+    reset = torch.zeros(T, B, dtype=torch.bool)
+    reset[6, 2] = True
+    features, _ = core(x, core.initial_state(B, CPU), reset)
+    features[6:].sum().backward()
+    touched = x.grad[:6].abs().sum((0, 2)) > 0
+    assert touched.tolist() == [True, True, False, True, True]
+
+
+def test_clear_empties_only_the_marked_lanes():
+    (state,) = clear((torch.ones(3, 2),), torch.tensor([True, False, True]))
+    assert state.tolist() == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_state_is_cleared_after_each_masked_row():
+    mask = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]])
+    expected = [[False, False, False], [False, True, False], [True, False, False]]
+    assert resets(mask).tolist() == expected
+    assert resets(torch.ones(4, 2)) is None
+    # A boundary at the very end is the next window's business.
+    assert resets(torch.tensor([[1], [0]])) is None

@@ -1,0 +1,108 @@
+"""The shape of the package: imports point one way, and every setting is read by something."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rookery
+from rookery.algorithms import ALGORITHMS
+from rookery.config import default_config
+from rookery.fields import flags_of
+
+PACKAGE = Path(rookery.__file__).parent
+LAYERS = {
+    "cli": {"training", "trained", "config", "algorithms", "envs", "runs", "fields"},
+    "training": {
+        "trained",
+        "runtime",
+        "config",
+        "learning",
+        "algorithms",
+        "networks",
+        "envs",
+        "runs",
+    },
+    "trained": {"runtime", "config", "learning", "algorithms", "envs", "runs"},
+    "runtime": {"training", "config", "learning", "algorithms", "memory", "envs", "runs"},
+    "config": {"learning", "algorithms", "networks", "envs", "fields"},
+    "learning": {"algorithms", "networks", "data"},
+    "algorithms": {"memory", "networks", "data"},
+    "memory": {"data"},
+    "networks": {"data"},
+    "data": set(),
+    "runs": {"data"},
+    "envs": set(),
+    "fields": set(),
+}
+"""What each part may import. `runtime.worker` is a program and starts from `training`."""
+ANYONE = {"errors", ""}
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of the package that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {(name.split(".") + [""])[1] for name in names if name.split(".")[0] == "rookery"}
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def files() -> list[Path]:
+    skipped = {"__init__", "__main__", "errors"}
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) not in skipped]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    part = part_of(path)
+    if part == "presets":
+        return
+    allowed = LAYERS[part] | ANYONE | {part}
+    if part == "runtime" and path.name != "worker.py":
+        allowed = allowed - {"training"}
+    assert imports(path) <= allowed
+
+
+def test_environments_know_no_torch():
+    for path in (PACKAGE / "envs").glob("*.py"):
+        assert "import torch" not in path.read_text()
+
+
+def test_help_needs_no_torch():
+    code = "import sys, rookery.cli.main as m; m.main(['--help']); print('torch' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert output.splitlines()[-1] == "False"
+
+
+def attributes_read() -> set[str]:
+    """Every attribute name read somewhere outside of the validation of settings."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef) and function.name != "__post_init__":
+                found |= {
+                    node.attr
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+                }
+    return found
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_setting_is_read_by_something(algorithm):
+    read = attributes_read()
+    settings = flags_of(default_config(algorithm, "CartPole-v1"))
+    assert [name for name in settings if name.rpartition(".")[2] not in read] == []
