@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,45 +36,58 @@ def train(
     name: str | None = None,
     preset: str | None = None,
     use_preset: bool = True,
+    console: TextIO | None = None,
     **settings: Any,
 ) -> TrainedRun:
     """Train an agent: `train("ppo", "CartPole-v1", env_steps=200_000, algo={"gamma": 0.98})`.
 
-    Settings are those of `RunConfig`. Returns when the run is over.
+    Settings are those of `RunConfig`. Progress goes to `console` (none: standard output).
+    Returns when the run is over.
     """
     config = resolve(algorithm, environment, settings, preset, use_preset).config
-    return start(config, runs_dir, name)
+    return start(config, runs_dir, name, console)
 
 
-def resume(path: str | Path, **settings: Any) -> TrainedRun:
+def resume(path: str | Path, *, console: TextIO | None = None, **settings: Any) -> TrainedRun:
     """Go on with the run in the folder `path` from its newest whole checkpoint."""
     run = Run.open(path)
     config = from_values(run.config, settings)
     run.rewrite_config(to_values(config))
-    return carry_out(run, config, resuming=True)
+    return carry_out(run, config, resuming=True, console=console)
 
 
-def start(config: RunConfig, runs_dir: str | Path = "runs", name: str | None = None) -> TrainedRun:
+def start(
+    config: RunConfig,
+    runs_dir: str | Path = "runs",
+    name: str | None = None,
+    console: TextIO | None = None,
+) -> TrainedRun:
     """A new run of `config`, to its end."""
     where = ranks.place()
     if where is not None and where.world > 1:
-        return start_as_rank(where, config, runs_dir, name)
-    return carry_out(Run.create(runs_dir, name, to_values(config)), config, resuming=False)
+        return start_as_rank(where, config, runs_dir, name, console)
+    run = Run.create(runs_dir, name, to_values(config))
+    return carry_out(run, config, resuming=False, console=console)
 
 
-def carry_out(run: Run, config: RunConfig, resuming: bool) -> TrainedRun:
+def carry_out(run: Run, config: RunConfig, resuming: bool, console: TextIO | None) -> TrainedRun:
     """The run in its folder, here or in ranks that are started for it."""
     if config.on_ranks:
         count = config.actors or int(machine()["cores"])
         transport = ranks.transport_for(config.learner.transport, device_of(config), None)
-        ranks.launch(run, count, transport, config.threads or cores_each(count), resuming)
+        threads = config.threads or cores_each(count)
+        ranks.launch(run, count, transport, threads, resuming, console or sys.stdout)
     else:
-        fit(run, run.path, config, Alone(), resuming)
+        fit(run, run.path, config, Alone(), resuming, console)
     return TrainedRun.open(run.path)
 
 
 def start_as_rank(
-    where: ranks.Place, config: RunConfig, runs_dir: str | Path, name: str | None
+    where: ranks.Place,
+    config: RunConfig,
+    runs_dir: str | Path,
+    name: str | None,
+    console: TextIO | None,
 ) -> TrainedRun:
     """A new run of ranks that mpirun, torchrun or srun started."""
     require(
@@ -87,7 +101,7 @@ def start_as_rank(
     reducer = ranks.join(where, config.learner.transport, device_of(config, where.local_rank))
     run = Run.create(runs_dir, name, to_values(config)) if reducer.rank == 0 else None
     path = reducer.gather(run and run.path)[0]
-    fit(run, path, config, reducer, resuming=False)
+    fit(run, path, config, reducer, resuming=False, console=console)
     return TrainedRun.open(path)
 
 
@@ -121,7 +135,7 @@ def fit(
             saved.step if saved else None,
             console,
             # mpirun gives its ranks a terminal of their own even where its output is a file.
-            plain=console is None and reducer.world > 1,
+            plain=reducer.world > 1 and os.environ.get(ranks.CONSOLE) is None,
         )
         try:
             journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")

@@ -18,6 +18,7 @@ SMALL = {
     "use_preset": False,
     "env_steps": 2_000,
     "envs": 4,
+    "threads": 1,
     "algo": {"rollout_steps": 32, "epochs": 2, "minibatches": 2},
 }
 
@@ -233,7 +234,7 @@ def test_every_observation_and_action_space_trains(algorithm, core, tmp_path):
     spaces = gym.spaces
     parts = {
         "vector": spaces.Box(-1, 1, (3,)),
-        "image": spaces.Box(0, 255, (12, 12, 3), np.uint8),
+        "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
         "pair": spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2))),
         "many": spaces.MultiDiscrete([2, 3]),
     }

@@ -59,16 +59,17 @@ def train(
     names: list[str], values: dict[str, Any], overrides: dict[str, Any], options: dict[str, Any]
 ) -> TrainedRun:
     """Go on with a run, repeat one, or start one."""
+    console = sys.stderr if options.get("json") else sys.stdout
     if options.get("resume"):
-        return resume(options["resume"], **overrides)
+        return resume(options["resume"], console=console, **overrides)
     runs_dir, name = options.get("runs_dir", "runs"), options.get("name")
     if values:
-        return start(from_values(values, overrides), runs_dir, name)
+        return start(from_values(values, overrides), runs_dir, name, console)
     use_preset = not options.get("no_preset", False)
     resolved = resolve(names[0], names[1], overrides, options.get("preset"), use_preset)
     if resolved.preset is not None:
         print(f"preset: {resolved.preset} (--no-preset leaves it out)", file=sys.stderr)
-    return start(resolved.config, runs_dir, name)
+    return start(resolved.config, runs_dir, name, console)
 
 
 def stored(args: Sequence[str]) -> dict[str, Any]:

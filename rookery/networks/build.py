@@ -104,7 +104,7 @@ class ActorCritic(nn.Module):
 
     def value(self, obs: Tree) -> Tensor:
         """Value, without a core."""
-        return self.value_head(self.value_trunk(obs, (), None)[0]).squeeze(-1)
+        return self.value_head(self.value_trunk(obs, (), None)[0]).squeeze(-1).float()
 
     def forward(
         self, obs: Tree, state: State, reset: Tensor | None = None
@@ -116,7 +116,7 @@ class ActorCritic(nn.Module):
         if not self.shared:
             features, value_after = self.value_trunk(obs, state[parts:], reset)
             after = after + value_after
-        return params, self.value_head(features).squeeze(-1), after
+        return params, self.value_head(features).squeeze(-1).float(), after
 
     def step(self, obs: Tree, state: State) -> tuple[Tensor, Tensor, State]:
         """`forward` for one row: [B, ...] in, [B, ...] out."""

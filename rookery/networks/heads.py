@@ -145,7 +145,7 @@ class Gaussian(PolicyHead):
         self.shape = space.shape
         low = torch.as_tensor(space.low.flatten(), dtype=torch.float32)
         high = torch.as_tensor(space.high.flatten(), dtype=torch.float32)
-        bounded = low.isfinite() & high.isfinite()
+        bounded = (high - low).isfinite()
         centre = torch.where(bounded, (low + high) / 2, torch.zeros_like(low))
         half_range = torch.where(bounded, (high - low) / 2, torch.ones_like(low))
         for name, value in (("low", low), ("high", high)):

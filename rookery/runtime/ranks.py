@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TextIO
 
 import torch
 
@@ -105,7 +105,9 @@ def first_slurm_node() -> str:
         return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
 
 
-def launch(run: Run, count: int, transport: str, threads: int, resume: bool) -> None:
+def launch(
+    run: Run, count: int, transport: str, threads: int, resume: bool, console: TextIO
+) -> None:
     """Start `count` ranks on this machine and wait for them; a failure of theirs is raised here.
 
     Ctrl-C asks them to save and leave, as it does a run in one process.
@@ -113,17 +115,18 @@ def launch(run: Run, count: int, transport: str, threads: int, resume: bool) -> 
     arguments = [sys.executable, "-m", "rookery.runtime.worker", str(run.path)]
     arguments += ["--resume"] if resume else []
     shared = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    if sys.stdout.isatty():
-        shared[CONSOLE] = os.ttyname(sys.stdout.fileno())
+    output = file_number(console)
+    if output is not None and os.isatty(output):
+        shared[CONSOLE] = os.ttyname(output)
     (run.path / FAILURE).unlink(missing_ok=True)
     with tempfile.TemporaryFile("w+") as errors:
         if transport == "mpi":
-            processes = [start(mpirun(count) + arguments, shared | MPI_AS_ROOT, errors)]
+            processes = [start(mpirun(count) + arguments, shared | MPI_AS_ROOT, output, errors)]
         else:
             group = shared | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
             group["WORLD_SIZE"] = str(count)
             processes = [
-                start(arguments, group | {"RANK": str(i), "LOCAL_RANK": str(i)}, errors)
+                start(arguments, group | {"RANK": str(i), "LOCAL_RANK": str(i)}, output, errors)
                 for i in range(count)
             ]
         with passing_on_interrupts(processes):
@@ -143,11 +146,22 @@ def mpirun(count: int) -> list[str]:
     return [program, "-n", str(count), "--oversubscribe", "--bind-to", "none"]
 
 
-def start(command: list[str], environment: dict[str, str], errors: IO[str]) -> subprocess.Popen:
+def file_number(stream: TextIO) -> int | None:
+    """The stream's file descriptor; None for one that only Python knows."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def start(
+    command: list[str], environment: dict[str, str], output: int | None, errors: IO[str]
+) -> subprocess.Popen:
     """A process in a session of its own, so that the terminal's Ctrl-C reaches only this one."""
     return subprocess.Popen(
         command,
         env=environment,
+        stdout=output,
         stderr=errors,
         stdin=subprocess.DEVNULL,
         start_new_session=True,

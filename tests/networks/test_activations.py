@@ -15,6 +15,8 @@ def test_tanh_is_torchs_forward_and_backward():
     (z * weight).sum().backward()
     torch.testing.assert_close(y, z, atol=1e-6, rtol=0)
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=0)
+    with torch.inference_mode():
+        assert torch.equal(Tanh()(x), y)  # acting and learning see the same features
 
 
 def test_tanh_gradient_is_the_slope():
