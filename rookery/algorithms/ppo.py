@@ -130,12 +130,13 @@ class PPO:
             advantage = standardise(advantage, statistics)
         reset = resets(steps.mask) if self.network.recurrent else None
         params, value, _ = self.network(steps.obs, batch.state, reset)
-        log_ratio = self.network.head.log_prob(params, steps.action) - steps.extra["log_prob"]
+        log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
+        log_ratio = log_prob - steps.extra["log_prob"]
         gain = (clipped_objective(log_ratio, advantage, config.clip) * scale).sum()
         old = steps.extra["value"]
         target = old + steps.extra["advantage"]
         error = (value_error(value, old, target, config.value_clip) * scale).sum()
-        entropy = (self.network.head.entropy(params) * scale).sum()
+        entropy = (entropies * scale).sum()
         total = config.value_coef * error - gain - config.entropy_coef * entropy
         with torch.no_grad():
             ratio = log_ratio.exp()

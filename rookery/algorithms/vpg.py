@@ -86,9 +86,11 @@ class VPG:
     @torch.no_grad()
     def prepare(self, segment: Segment) -> Steps:
         steps, config = segment.steps, self.config
-        value = values(self.network, segment)
         if config.baseline == "mean":
-            value = torch.zeros_like(value)
+            rows, lanes = steps.reward.shape
+            value = torch.zeros(rows + 1, lanes, device=self.device)
+        else:
+            value = values(self.network, segment)
         discount = steps.discount
         if config.point_ends_return:
             discount = discount * (steps.reward == 0)
@@ -118,8 +120,9 @@ class VPG:
         )
         reset = resets(steps.mask) if self.network.recurrent else None
         params, value, _ = self.network(steps.obs, batch.state, reset)
-        gain = (self.network.head.log_prob(params, steps.action) * advantage * scale).sum()
-        entropy = (self.network.head.entropy(params) * scale).sum()
+        log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
+        gain = (log_prob * advantage * scale).sum()
+        entropy = (entropies * scale).sum()
         total = -gain - config.entropy_coef * entropy
         metrics = {"policy_loss": -gain.detach(), "entropy": entropy.detach()}
         if config.baseline == "learned":

@@ -34,6 +34,10 @@ class PolicyHead(nn.Module):
     def entropy(self, params: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def log_prob_and_entropy(self, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Both at once, where they share work."""
+        return self.log_prob(params, action), self.entropy(params)
+
     def to_env(self, action: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -59,7 +63,11 @@ class Categorical(PolicyHead):
         return params.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return categorical_entropy(params)
+        return entropy_of(params.log_softmax(-1))
+
+    def log_prob_and_entropy(self, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = params.log_softmax(-1)
+        return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy_of(log_probs)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action + self.start if self.start else action
@@ -93,7 +101,7 @@ class MultiCategorical(PolicyHead):
         return sum_of([p.log_softmax(-1).gather(-1, a).squeeze(-1) for p, a in parts])
 
     def entropy(self, params: Tensor) -> Tensor:
-        return sum_of([categorical_entropy(p) for p in params.split(self.counts, -1)])
+        return sum_of([entropy_of(p.log_softmax(-1)) for p in params.split(self.counts, -1)])
 
     def to_env(self, action: Tensor) -> Tensor:
         return (action + self.start).view(*action.shape[:-1], *self.shape)
@@ -185,9 +193,8 @@ def race(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     return (logits - clocks.log_()).argmax(-1)
 
 
-def categorical_entropy(logits: Tensor) -> Tensor:
-    """Entropy of softmax(logits), [...]."""
-    log_probs = logits.log_softmax(-1)
+def entropy_of(log_probs: Tensor) -> Tensor:
+    """Entropy of normalised log-probabilities [..., n], [...]."""
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
