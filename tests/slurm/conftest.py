@@ -1,0 +1,201 @@
+"""A real Slurm of three nodes on this machine's loopback, for as long as the tests run."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo")
+NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
+"""Nodes and their addresses; the names mean something to Slurm alone."""
+LAUNCHERS = ("SLURM_", "OMPI_", "PMI", "MASTER_")
+ROLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+CONF = """\
+ClusterName=rookery
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=bf_interval=1,sched_interval=1
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+KillWait=5
+{nodes}
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+
+
+class Cluster:
+    """A running Slurm; its commands need `env`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        outside = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(LAUNCHERS) and name not in ROLES
+        }
+        paths = [outside.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+        self.env = outside | {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": os.pathsep.join(paths),
+        }
+        self.daemons: list[subprocess.Popen] = []
+
+    def run(self, *command: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """A command to its end, with what it printed."""
+        return subprocess.run(
+            [str(word) for word in command],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def start(self) -> None:
+        """Bring up munged, the controller and the nodes; return when all nodes are idle."""
+        folder = self.folder
+        key = folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        (folder / "state").mkdir()
+        host = socket.gethostname().partition(".")[0]
+        port, *ports = free_ports(1 + len(NODES))
+        nodes = [
+            f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={own} CPUs=4"
+            for (name, address), own in zip(NODES.items(), ports, strict=True)
+        ]
+        conf = CONF.format(
+            host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(nodes)
+        )
+        (folder / "slurm.conf").write_text(conf)
+        # Forced, as munged would have the folders around its socket open to all users.
+        files = {"key": "munge.key", "socket": "munge.socket", "pid": "munged.pid"}
+        options = [f"--{name}-file={folder}/{file}" for name, file in files.items()]
+        options[1] = f"--socket={folder}/munge.socket"
+        self.daemon("munged", "--foreground", "--force", f"--seed-file={folder}/seed", *options)
+        self.until((folder / "munge.socket").exists, "munged listens")
+        self.daemon("slurmctld", "-D")
+        for name in NODES:
+            self.daemon("slurmd", "-D", "-N", name)
+        self.until(lambda: self.states() == ["idle"] * len(NODES), "all nodes are idle")
+
+    def daemon(self, program: str, *options: str) -> None:
+        """Start a program that stays; what it says goes to a file in the folder."""
+        with (self.folder / f"{program}{len(self.daemons)}.log").open("w") as log:
+            process = subprocess.Popen(
+                [shutil.which(program, path=self.env["PATH"]) or program, *options],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.daemons.append(process)
+
+    def states(self) -> list[str]:
+        """The state of every node."""
+        return self.run("sinfo", "--noheader", "--Node", "--format=%T").stdout.split()
+
+    def until(self, happened: Callable[[], bool], what: str, seconds: float = 30) -> None:
+        """Wait for something to happen; the daemons' last words if it does not."""
+        deadline = time.monotonic() + seconds
+        while not happened():
+            ended = [process.args for process in self.daemons if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                logs = [path.read_text()[-2000:] for path in sorted(self.folder.glob("*.log"))]
+                raise TimeoutError(f"not so: {what}; ended: {ended}\n" + "\n".join(logs))
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End the jobs, then the daemons, then whatever they left."""
+        if len(self.daemons) > 1 and self.daemons[1].poll() is None:
+            self.run("scancel", "--state=PENDING")
+            self.run("scancel", "--state=RUNNING")
+            wait_for(lambda: not self.run("squeue", "--noheader").stdout, 10)
+        for process in reversed(self.daemons):
+            process.terminate()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        wait_for(lambda: not self.processes(), 5)
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    def processes(self) -> list[int]:
+        """Every process that was started for this cluster or in it, by the mark of its
+        environment: a job's processes are no children of ours."""
+        mark = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = mark in (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if marked:
+                found.append(int(entry.name))
+        return found
+
+
+def wait_for(happened: Callable[[], bool], seconds: float) -> bool:
+    """Whether something happens in time."""
+    deadline = time.monotonic() + seconds
+    while not (done := happened()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return done
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports nobody listens on now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    """Three nodes, n1 to n3; skipped where Slurm is not installed."""
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as folder:
+        cluster = Cluster(Path(folder))
+        missing = [p for p in PROGRAMS if shutil.which(p, path=cluster.env["PATH"]) is None]
+        if missing:
+            pytest.skip(
+                f"{', '.join(missing)} not found; apt-get install slurm-wlm munge brings a Slurm"
+            )
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

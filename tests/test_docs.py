@@ -1,0 +1,241 @@
+"""The documentation is true: commands parse, examples run, settings load, links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import gymnasium
+import pytest
+import yaml
+
+import rookery.envs
+from rookery.algorithms import algorithm_class
+from rookery.cli import evaluate as evaluate_command
+from rookery.cli import train as train_command
+from rookery.cli.main import COMMANDS, main
+from rookery.config import default_config, from_values, resolve
+from rookery.errors import BadInput, RookeryError, require
+from rookery.fields import flags_of, from_dict, nest, parse_flags
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+LAUNCHERS = {"mpirun", "torchrun", "srun", "nohup", "time"}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page, and the line its text begins on."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks_of(page: Path, language: str) -> list[Block]:
+    text = page.read_text()
+    found = [
+        Block(page, 1 + text.count("\n", 0, match.start(2)), match[1], match[2])
+        for match in FENCE.finditer(text)
+    ]
+    return [block for block in found if block.language == language]
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The arguments of every call of `rookery` in a block, by a launcher or `python -m` too."""
+    lines = text.replace("\\\n", " ").splitlines()
+    calls = (arguments(shlex.split(line, comments=True)) for line in lines)
+    return [call for call in calls if call is not None]
+
+
+def arguments(words: list[str]) -> list[str] | None:
+    """What follows `rookery` up to a pipe or the like; None for a line that does not call it."""
+    programs = [Path(word).name for word in words]
+    if "rookery" not in programs:
+        return None
+    at = programs.index("rookery")
+    called = at == 0 or words[at - 1] == "-m" or programs[0] in LAUNCHERS
+    ends = [i for i, word in enumerate(words) if i > at and word in ("|", ">", "&&", ";", "&")]
+    return words[at + 1 : min(ends, default=len(words))] if called else None
+
+
+def documented(pages: list[Path]) -> list[tuple[str, list[str]]]:
+    """Every command with the place it stands at; README begins with two blocks of set-up."""
+    return [
+        (f"{page.name}:{block.line} {' '.join(command)}", command)
+        for page in pages
+        for block in blocks_of(page, "sh")[2 if page == README else 0 :]
+        for command in commands_in(block.text)
+    ]
+
+
+def check_env(name: str) -> None:
+    """BadInput unless the name is installed; a module's own is taken on trust."""
+    known = name in gymnasium.registry or ":" in name or rookery.envs.atari.parse(name)
+    require(known, f"{name}: no such environment")
+
+
+def check_train(args: list[str]) -> None:
+    """As `rookery train` reads it, up to the point where it would start."""
+    if "--help" in args:
+        assert train_command.main(args) == 0
+        return
+    source = any(train_command.value_of(args, flag) for flag in ("--resume", "--config"))
+    names = ["ppo", "CartPole-v1"] if source else args[:2]
+    rest = args if source else args[2:]
+    flags = flags_of(default_config(*names))
+    options = flags_of(train_command.Options)
+    given, extra = parse_flags(rest, flags | options)
+    require(not extra, f"{extra}: left over")
+    check_env(names[1])
+    chosen = {key: given.pop(key) for key in list(given) if key in options}
+    from_dict(train_command.Options, chosen)
+    resolve(*names, nest(given), chosen.get("preset"), not (source or chosen.get("no_preset")))
+
+
+def check_evaluate(args: list[str]) -> None:
+    if "--help" in args:
+        assert evaluate_command.main(args) == 0
+        return
+    given, names = parse_flags(args, flags_of(evaluate_command.Options))
+    from_dict(evaluate_command.Options, nest(given))
+    random = names[0] == "random"
+    require(len(names) == 1 + random, f"{names}: one run, or random and an environment")
+    if random:
+        check_env(names[1])
+
+
+def check(command: list[str]) -> None:
+    """Raise unless the command would be taken; listings and help are cheap, and run."""
+    if command[0] == "train":
+        check_train(command[1:])
+    elif command[0] == "evaluate":
+        check_evaluate(command[1:])
+    else:
+        require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: no such command")
+        assert main(command) == 0
+
+
+DOCUMENTED = documented(PAGES)
+
+
+@pytest.mark.parametrize("command", [c for _, c in DOCUMENTED], ids=[i for i, _ in DOCUMENTED])
+def test_documented_commands_parse(command):
+    check(command)
+
+
+@pytest.mark.skipif(not README.exists(), reason="there is no README.md")
+def test_commands_of_the_readme_parse():
+    for place, command in documented([README]):
+        try:
+            check(command)
+        except RookeryError as error:
+            pytest.fail(f"{place}: {error}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rookery train ppo CartPole-v1 --algo.gama 0.9",
+        "rookery train ppo CartPole-v1 --algo.gamma 2",
+        "rookery train ppo CartPole-v9",
+        "rookery train ppo CartPole-v1 --preset Nowhere-v0",
+        "mpirun -n 2 rookery train poo CartPole-v1",
+        "rookery train --resume runs/a --episodes 3",
+        "rookery evaluate runs/a --episode 3",
+        "rookery evaluate random NoSuch-v0",
+        "rookery fly",
+    ],
+)
+def test_a_wrong_command_would_be_found(line):
+    (command,) = commands_in(line)
+    with pytest.raises(BadInput):
+        check(command)
+
+
+def test_calls_are_found_wherever_they_stand():
+    text = """cd rookery
+    .venv/bin/rookery envs pong | head  # a comment
+    torchrun --nproc-per-node 2 -m rookery train ppo \\
+        CartPole-v1
+    pip install rookery"""
+    assert commands_in(text) == [["envs", "pong"], ["train", "ppo", "CartPole-v1"]]
+
+
+def test_there_is_something_to_check():
+    pages = {place.partition(":")[0] for place, _ in DOCUMENTED}
+    assert {"index.md", "training.md", "environments.md", "algorithms.md"} <= pages
+    assert {"parallel.md", "evaluation.md"} <= pages
+    assert len(blocks_of(ROOT / "docs" / "python.md", "python")) >= 3
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks_of(p, "python")], ids=lambda page: page.name
+)
+def test_python_examples_run(page, tmp_path, monkeypatch):
+    """The blocks of a page one after the other, as a reader would paste them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rookery.envs.registry, "_registered", {})
+    names = {"__name__": "__main__"}
+    for block in blocks_of(page, "python"):
+        # Blank lines in front, so that a traceback names the line of the page.
+        code = "\n" * (block.line - 1) + textwrap.dedent(block.text)
+        exec(compile(code, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_files_load(page):
+    for block in blocks_of(page, "yaml"):
+        config = from_values(yaml.safe_load(block.text), {})
+        assert algorithm_class(config.algorithm)
+        check_env(config.environment)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    prose = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = Path(os.path.normpath(page.parent / file)) if file else page
+        assert linked.is_file(), f"{page.name}: {target}"
+        headings = re.findall(r"^#+ (.*)$", FENCE.sub("", linked.read_text()), re.MULTILINE)
+        assert not anchor or anchor in map(slug, headings), f"{page.name}: {target}"
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets on GitHub."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+PROGRESS = {"ppo": ("kl", "clip_fraction"), "vpg": ()}
+
+
+@pytest.mark.parametrize("algorithm", sorted(PROGRESS))
+def test_columns_and_fields_of_a_run_are_documented(algorithm, tmp_path):
+    """Every column of progress.csv and field of result.json is named on the page about training."""
+    page = (ROOT / "docs" / "training.md").read_text()
+    with open(os.devnull, "w") as console:
+        run = rookery.train(
+            algorithm,
+            "CartPole-v1",
+            env_steps=300,
+            envs=2,
+            threads=1,
+            use_preset=False,
+            runs_dir=tmp_path,
+            console=console,
+        )
+    columns = set(run.progress()[-1])
+    assert set(PROGRESS[algorithm]) <= columns
+    named = set(re.findall(r"`(\w+)`", page))
+    named |= {f"episode_return{end}" for end in named if end in ("_min", "_max")}
+    assert columns - named == set()
+    assert set(run.result) - named == set()
