@@ -5,17 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import torch
 
-from rookery.algorithms import Spaces, algorithm_class
+from rookery.algorithms import Algorithm, Spaces, algorithm_class
 from rookery.algorithms.base import Collection
 from rookery.config import RunConfig, from_values, resolve, to_values
-from rookery.envs import make_env
-from rookery.errors import BadInput, Diverged, EnvironmentFailure, RookeryError, require
+from rookery.envs import make_env, registered
+from rookery.errors import BadInput, EnvironmentFailure, RookeryError, require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
@@ -52,8 +53,13 @@ def resume(path: str | Path, *, console: TextIO | None = None, **settings: Any) 
     """Go on with the run in the folder `path` from its newest whole checkpoint."""
     run = Run.open(path)
     config = from_values(run.config, settings)
-    run.rewrite_config(to_values(config))
-    return carry_out(run, config, resuming=True, console=console)
+
+    def rewrite() -> Run:
+        check_network(config, checkpoint.newest_whole(run.checkpoints))
+        run.rewrite_config(to_values(config))
+        return run
+
+    return carry_out(config, rewrite, resuming=True, console=console)
 
 
 def start(
@@ -63,46 +69,64 @@ def start(
     console: TextIO | None = None,
 ) -> TrainedRun:
     """A new run of `config`, to its end."""
+
+    def create() -> Run:
+        return Run.create(runs_dir, name, to_values(config))
+
+    return carry_out(config, create, resuming=False, console=console)
+
+
+def carry_out(
+    config: RunConfig, open_run: Callable[[], Run], resuming: bool, console: TextIO | None
+) -> TrainedRun:
+    """A run to its end: as one of the ranks there are, in ranks started for it, or here."""
     where = ranks.place()
     if where is not None and where.world > 1:
-        return start_as_rank(where, config, runs_dir, name, console)
-    run = Run.create(runs_dir, name, to_values(config))
-    return carry_out(run, config, resuming=False, console=console)
-
-
-def carry_out(run: Run, config: RunConfig, resuming: bool, console: TextIO | None) -> TrainedRun:
-    """The run in its folder, here or in ranks that are started for it."""
+        path = carry_out_as_rank(where, config, open_run, resuming, console)
+        return TrainedRun.open(path)
     if config.on_ranks:
+        require(
+            config.environment not in registered(),
+            f'environment: "{config.environment}" is registered in this process only; for ranks'
+            " name it as package.module:EnvId",
+        )
         count = config.actors or int(machine()["cores"])
         transport = ranks.transport_for(config.learner.transport, device_of(config), None)
         threads = config.threads or cores_each(count)
+        run = open_run()
         ranks.launch(run, count, transport, threads, resuming, console or sys.stdout)
     else:
-        fit(run, run.path, config, Alone(), resuming, console)
+        run = open_run()
+        fit(run, run.path, config, Alone(), device_of(config), resuming, console)
     return TrainedRun.open(run.path)
 
 
-def start_as_rank(
+def carry_out_as_rank(
     where: ranks.Place,
     config: RunConfig,
-    runs_dir: str | Path,
-    name: str | None,
+    open_run: Callable[[], Run],
+    resuming: bool,
     console: TextIO | None,
-) -> TrainedRun:
-    """A new run of ranks that mpirun, torchrun or srun started."""
-    require(
-        config.backend != "serial",
-        f"backend=serial under {where.launcher} with {where.world} processes; use --backend ranks",
-    )
-    require(
-        config.actors in (None, where.world),
-        f"actors={config.actors}, but {where.launcher} started {where.world} ranks; leave it out",
-    )
-    reducer = ranks.join(where, config.learner.transport, device_of(config, where.local_rank))
-    run = Run.create(runs_dir, name, to_values(config)) if reducer.rank == 0 else None
-    path = reducer.gather(run and run.path)[0]
-    fit(run, path, config, reducer, resuming=False, console=console)
-    return TrainedRun.open(path)
+) -> Path:
+    """The part of a rank that mpirun, torchrun or srun started; the run's folder."""
+    try:
+        require(
+            config.backend != "serial",
+            f"backend=serial under {where.launcher} with {where.world} ranks; use --backend ranks",
+        )
+        require(
+            config.actors in (None, where.world),
+            f"actors={config.actors}, but {where.launcher} started {where.world} ranks; leave it"
+            " out",
+        )
+        device = device_of(config, where.local_rank)
+        reducer = ranks.join(where, config.learner.transport, device)
+        run = open_run() if reducer.rank == 0 else None
+        path = reducer.gather(run and run.path)[0]
+        fit(run, path, config, reducer, device, resuming, console)
+        return path
+    except RookeryError as error:
+        ranks.leave(error)
 
 
 def take_part(path: Path, resume: bool, console: TextIO | None) -> None:
@@ -111,8 +135,9 @@ def take_part(path: Path, resume: bool, console: TextIO | None) -> None:
     assert where is not None
     run = Run.open(path)
     config = from_values(run.config, {})
-    reducer = ranks.join(where, config.learner.transport, device_of(config, where.local_rank))
-    fit(run if reducer.rank == 0 else None, path, config, reducer, resume, console)
+    device = device_of(config, where.local_rank)
+    reducer = ranks.join(where, config.learner.transport, device)
+    fit(run if reducer.rank == 0 else None, path, config, reducer, device, resume, console)
 
 
 def fit(
@@ -120,6 +145,7 @@ def fit(
     path: Path,
     config: RunConfig,
     reducer: Reducer,
+    device: torch.device,
     resuming: bool,
     console: TextIO | None = None,
 ) -> None:
@@ -127,73 +153,95 @@ def fit(
     keep_freed_memory()
     saved = checkpoint.newest_whole(path / "checkpoints") if resuming else None
     try:
-        parts = build(config, reducer, saved)
-        journal = Journal(
-            run,
-            config.env_steps,
-            config.keep_checkpoints,
-            saved.step if saved else None,
-            console,
-            # mpirun gives its ranks a terminal of their own even where its output is a file.
-            plain=reducer.world > 1 and os.environ.get(ranks.CONSOLE) is None,
-        )
-        try:
-            journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
-            if saved is not None:
-                journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
-                for line in saved.skipped:
-                    journal.announce(f"passed over: {line}")
-            status = serial.run(parts, journal)
-        finally:
-            journal.close()
-    except RookeryError as error:
-        if run is not None:
-            run.log(f"{error}\n{error.details}")
-            if isinstance(error, Diverged | EnvironmentFailure):
-                run.write_result({"status": "failed", "error": str(error)})
+        parts = build(config, reducer, device, saved)
+    except EnvironmentFailure as error:
+        raise noted(run, error) from None
+    except RookeryError:
+        if run is not None and not resuming:
+            run.remove()
         raise
+    journal = Journal(
+        run,
+        config.env_steps,
+        config.keep_checkpoints,
+        saved.step if saved else None,
+        console,
+        # mpirun gives its ranks a terminal of their own even where its output is a file.
+        plain=reducer.world > 1 and os.environ.get(ranks.CONSOLE) is None,
+    )
+    try:
+        journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
+        if saved is not None:
+            journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
+            for line in saved.skipped:
+                journal.announce(f"passed over: {line}")
+        status = serial.run(parts, journal)
+    except RookeryError as error:
+        raise noted(run, error) from None
+    finally:
+        journal.close()
     parts.env.close()
     if run is not None:
         run.write_result(result(status, parts, journal))
     reducer.close()
 
 
+def noted(run: Run | None, error: RookeryError) -> RookeryError:
+    """The error, once the run's log and result tell of it."""
+    if run is not None:
+        run.note_failure(str(error), error.details)
+    return error
+
+
 def build(
-    config: RunConfig, reducer: Reducer, saved: checkpoint.Checkpoint | None = None
+    config: RunConfig,
+    reducer: Reducer,
+    device: torch.device,
+    saved: checkpoint.Checkpoint | None = None,
 ) -> serial.Parts:
     """The parts of one rank, gone on from `saved` if given."""
-    device = device_of(config, reducer.rank)
     step = saved.step if saved else 0
     # Distinct streams for each rank and each sitting; a resumed run must not replay its start.
     seeds = np.random.SeedSequence([config.seed, reducer.rank, step]).generate_state(4) >> 1
     network_seed, actor_seed, memory_seed, env_seed = map(int, seeds)
+    cores = cores_each(ranks.on_this_host(reducer))
     env = make_env(
-        config.environment,
-        config.env,
-        num_envs=config.envs,
-        threads=config.threads or cores_each(reducer.world),
+        config.environment, config.env, num_envs=config.envs, threads=config.threads or cores
     )
     spaces = Spaces(env.single_observation_space, env.single_action_space)
-    torch.set_num_threads(config.threads or useful_threads(spaces, reducer.world))
+    torch.set_num_threads(config.threads or useful_threads(spaces, cores))
     torch.manual_seed(network_seed)
     algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
+    require(
+        algorithm.collection.episodes is None or not config.env.one_life,
+        "env.one_life ends an episode with every life, and algo.episodes starts a new game for"
+        " every batch of them; use algo.rollout_steps",
+    )
     if saved is not None:
-        wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
-        checkpoint.check_matches(saved.tensors["weights"], wanted)
+        check_matches(saved, algorithm)
     memory = algorithm.memory(config.envs, memory_seed)
     learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
-    actor = Actor(
-        env,
-        algorithm,
-        rank_share(algorithm.collection, reducer),
-        device,
-        seed=actor_seed,
-        env_seed=env_seed,
-    )
+    collection = rank_share(algorithm.collection, reducer)
+    actor = Actor(env, algorithm, collection, device, actor_seed, env_seed)
     parts = serial.Parts(config, env, algorithm, actor, memory, learner, reducer, Progress())
     if saved is not None:
         serial.restore(parts, saved.tensors, saved.meta)
     return parts
+
+
+def check_network(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
+    """Raise unless the config's network is the checkpoint's."""
+    env = make_env(config.environment, config.env)
+    spaces = Spaces(env.single_observation_space, env.single_action_space)
+    env.close()
+    cpu = torch.device("cpu")
+    check_matches(saved, algorithm_class(config.algorithm)(spaces, config.algo, config.net, cpu))
+
+
+def check_matches(saved: checkpoint.Checkpoint, algorithm: Algorithm) -> None:
+    """Raise unless the algorithm's network is the checkpoint's."""
+    wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
+    checkpoint.check_matches(saved.tensors["weights"], wanted)
 
 
 def keep_freed_memory() -> None:
@@ -237,15 +285,15 @@ def device_of(config: RunConfig, local_rank: int = 0) -> torch.device:
     return device
 
 
-def cores_each(world: int) -> int:
-    """This machine's cores, shared out over the ranks."""
-    return max(1, int(machine()["cores"]) // world)
+def cores_each(ranks_here: int) -> int:
+    """This machine's cores, shared out over its ranks."""
+    return max(1, int(machine()["cores"]) // ranks_here)
 
 
-def useful_threads(spaces: Spaces, world: int) -> int:
-    """Threads that make a network faster: its share of the cores for images; for vectors one, as
-    small products lose more by waiting for each other than they gain."""
-    return cores_each(world) if has_images(spaces.obs) else 1
+def useful_threads(spaces: Spaces, cores: int) -> int:
+    """Threads that make a network faster: all its cores for images; for vectors one, as small
+    products lose more by waiting for each other than they gain."""
+    return cores if has_images(spaces.obs) else 1
 
 
 def describe(parts: serial.Parts) -> str:

@@ -71,5 +71,5 @@ def test_unreadable_config_files(tmp_path):
         read_config(tmp_path / "nowhere.json")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1, 2")
-    with pytest.raises(BadInput, match="broken.yaml"):
+    with pytest.raises(BadInput, match=r"broken\.yaml"):
         read_config(broken)

@@ -16,7 +16,7 @@ from rookery.fields import flags_of
 
 PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
-    "cli": {"training", "trained", "config", "algorithms", "envs", "runs", "fields"},
+    "cli": {"training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"},
     "training": {
         "trained",
         "runtime",
@@ -52,7 +52,7 @@ def imports(path: Path) -> set[str]:
             names = [node.module]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        found |= {(name.split(".") + [""])[1] for name in names if name.split(".")[0] == "rookery"}
+        found |= {[*name.split("."), ""][1] for name in names if name.split(".")[0] == "rookery"}
     return found
 
 

@@ -110,7 +110,7 @@ def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
     config = resolve(
         "ppo", "CartPole-v1", {k: v for k, v in SMALL.items() if k != "use_preset"}
     ).config
-    parts = build(config, Alone())
+    parts = build(config, Alone(), torch.device("cpu"))
     rates = []
     while parts.progress.env_steps < config.env_steps:
         serial.iterate(parts)

@@ -46,6 +46,10 @@ def main(args: Sequence[str]) -> int:
     options = from_dict(Options, nest(given))
     random = names[:1] == ["random"]
     require(len(names) == 1 + random, "evaluate: name one run, or 'random' and an environment")
+    require(
+        random or not any(name.startswith("env.") for name in given),
+        "--env.* settings of a run are its own; leave them out",
+    )
     if random:
         scores = evaluate_random(names[1], options.env, options.episodes, options.seed)
     else:

@@ -68,6 +68,7 @@ def prepare_threads(args: Sequence[str]) -> None:
     they spin while they wait. By default that is so long that one busy neighbour slows small
     operations tenfold; this is as fast on a quiet machine, and bears a busy one."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    threads = next((b for a, b in itertools.pairwise(args) if a == "--threads"), None)
+    words = " ".join(args).replace("--threads=", "--threads ").split()
+    threads = next((b for a, b in itertools.pairwise(words) if a == "--threads"), None)
     if threads is not None and threads.isdigit():
         os.environ["OMP_NUM_THREADS"] = threads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rookery.cli.printing import print_json
 from rookery.config import default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
 from rookery.fields import flags_of, help_text, nest, parse_flags
+from rookery.runtime.ranks import place
 from rookery.trained import TrainedRun
 from rookery.training import resume, start
 
@@ -43,14 +45,17 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Train; 0, or 130 if interrupted."""
     source = value_of(args, "--resume") or value_of(args, "--config")
-    names = [] if source else [arg for arg in args[:2] if not arg.startswith("-")]
-    if not source and (len(names) < 2 or {"-h", "--help"} & set(args)):
-        return show_help(names, bool({"-h", "--help"} & set(args)))
+    leading = list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))
+    names = [] if source else leading[:2]
+    asked = bool({"-h", "--help"} & set(args))
+    if asked or (not source and len(names) < 2):
+        return show_help(names, asked)
     values = stored(args) if source else {}
     base = from_values(values, {}) if source else default_config(*names)
     given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(Options))
     require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
     options = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
+    check(options)
     run = train(names, values, nest(given), options)
     return tell(run, bool(options.get("json")))
 
@@ -67,9 +72,22 @@ def train(
         return start(from_values(values, overrides), runs_dir, name, console)
     use_preset = not options.get("no_preset", False)
     resolved = resolve(names[0], names[1], overrides, options.get("preset"), use_preset)
-    if resolved.preset is not None:
+    if resolved.preset is not None and first_rank():
         print(f"preset: {resolved.preset} (--no-preset leaves it out)", file=sys.stderr)
     return start(resolved.config, runs_dir, name, console)
+
+
+def check(options: dict[str, Any]) -> None:
+    """Refuse options that would be ignored."""
+    for source, useless in (
+        ("resume", ("preset", "no_preset", "name", "runs_dir")),
+        ("config", ("preset", "no_preset")),
+    ):
+        for name in useless:
+            require(
+                not (options.get(source) and name in options),
+                f"--{name.replace('_', '-')} says nothing to --{source}; leave it out",
+            )
 
 
 def stored(args: Sequence[str]) -> dict[str, Any]:
@@ -78,6 +96,12 @@ def stored(args: Sequence[str]) -> dict[str, Any]:
     if folder and file:
         raise BadInput("--resume and --config: give one of them")
     return dict(TrainedRun.open(folder).config) if folder else read_config(file or "")
+
+
+def first_rank() -> bool:
+    """Whether this process is the one that speaks for all."""
+    where = place()
+    return where is None or where.rank == 0
 
 
 def value_of(args: Sequence[str], flag: str) -> str | None:
@@ -108,7 +132,9 @@ def show_help(names: list[str], asked: bool) -> int:
 def tell(run: TrainedRun, json: bool) -> int:
     """Print how the run ended; the exit status."""
     result = run.result or {}
-    if json:
+    if not first_rank():
+        pass
+    elif json:
         print_json({"run": str(run.path), **result})
     else:
         mean = result.get("episode_return_mean")

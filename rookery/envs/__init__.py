@@ -8,7 +8,7 @@ from rookery.envs.masked_cartpole import register as _register_masked_cartpole
 from rookery.envs.moments import RunningMoments
 from rookery.envs.normalize import statistics
 from rookery.envs.options import EnvOptions
-from rookery.envs.registry import register_env
+from rookery.envs.registry import register_env, registered
 
 _register_masked_cartpole()
 
@@ -21,6 +21,7 @@ __all__ = [
     "human_normalized",
     "make_env",
     "register_env",
+    "registered",
     "registered_envs",
     "statistics",
 ]

@@ -17,7 +17,7 @@ from rookery.envs import atari, pool
 from rookery.envs.forloop import ForLoop
 from rookery.envs.options import EnvOptions
 from rookery.envs.single import Modern, preprocess, wraps_single
-from rookery.errors import BadInput, nearest, require
+from rookery.errors import BadInput, missing_extra, nearest, require
 
 EnvFn = Callable[..., Any]
 _registered: dict[str, EnvFn] = {}
@@ -184,12 +184,8 @@ def missing_dependency(name: str, error: Exception) -> BadInput:
     """Which extra brings what an environment lacks."""
     text = " ".join(str(error).split())
     entry = str(gymnasium.registry[name].entry_point)
-    for extra, sign in (("box2d", "box2d"), ("mujoco", "mujoco")):
-        if sign in entry:
-            return BadInput(
-                f'envs: "{name}" needs an extra that is not installed: '
-                f"pip install 'rookery[{extra}]' ({text})"
-            )
+    if "box2d" in entry:
+        return missing_extra(f'envs: "{name}"', "box2d")
     return BadInput(f'envs: "{name}" needs a package that is not installed: {text}')
 
 

@@ -33,7 +33,7 @@ class NetConfig:
     core_size: int = 128
     """Units of the recurrent core."""
     shared: bool | None = None
-    """Whether policy and value share their layers; none: shared for images and recurrent cores."""
+    """Whether policy and value share their layers; none: they do for images."""
     log_std: float = 0.0
     """First log-deviation of Gaussian actions, in units where the bounds are -1 and 1."""
 
@@ -82,7 +82,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.recurrent = config.core != "none"
         shared = config.shared
-        self.shared = has_images(obs_space) or self.recurrent if shared is None else shared
+        self.shared = has_images(obs_space) if shared is None else shared
         self.policy_trunk = Trunk(obs_space, config)
         self.value_trunk = self.policy_trunk if self.shared else Trunk(obs_space, config)
         self.head = policy_head(self.policy_trunk.features, action_space, config.log_std)

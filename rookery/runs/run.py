@@ -80,19 +80,14 @@ class Run:
         return self.path / "checkpoints"
 
     @property
-    def videos(self) -> Path:
-        """The folder for videos; made by whoever writes the first."""
-        return self.path / "videos"
-
-    @property
-    def plots(self) -> Path:
-        """The folder for plots; made by whoever writes the first."""
-        return self.path / "plots"
-
-    @property
     def log_path(self) -> Path:
         """The text log."""
         return self.path / "log.txt"
+
+    @property
+    def stop_path(self) -> Path:
+        """A file that, once it is there, asks the run to save and stop."""
+        return self.path / "stop"
 
     @property
     def progress_path(self) -> Path:
@@ -112,6 +107,15 @@ class Run:
     def write_result(self, result: dict[str, Any]) -> None:
         """Say how the run ended."""
         write_json(self.result_path, result)
+
+    def note_failure(self, message: str, details: str) -> None:
+        """Say in the log and as the result that the run failed, and why."""
+        self.log(f"{message}\n{details}")
+        self.write_result({"status": "failed", "error": message})
+
+    def remove(self) -> None:
+        """Take back a run that could not begin."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def progress(self) -> list[Row]:
         """The reports so far, oldest first; None where a report lacks a column."""

@@ -34,6 +34,7 @@ class Journal:
         self.run = run
         self.keep_checkpoints = keep_checkpoints
         self.first_step = resumed_at or 0
+        self.saved_at: int | None = None
         self.before: tuple[float, int, float] = (0.0, self.first_step, 0.0)
         self.times_before = dict.fromkeys(TIMES, 0.0)
         self.due_at = 0.0
@@ -92,6 +93,10 @@ class Journal:
             self.times_before[name] = total
         return columns | {"wait_s": 0.0}
 
+    def saved(self, progress: Progress) -> None:
+        """Remember, on every rank, that the run is saved up to here."""
+        self.saved_at = progress.env_steps
+
     def save(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Write a checkpoint, with the report that belongs to it first."""
         assert self.run is not None
@@ -104,6 +109,13 @@ class Journal:
             keep=self.keep_checkpoints,
         )
         self.log(f"checkpoint {path.name}")
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody put the file `stop` into the run's folder; it is taken away."""
+        if self.run is None or not self.run.stop_path.exists():
+            return False
+        self.run.stop_path.unlink()
+        return True
 
     def log(self, line: str) -> None:
         """Add a line to the run's log."""

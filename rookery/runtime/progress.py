@@ -44,6 +44,7 @@ class Progress:
     )
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
+    cpu_started: float = field(default_factory=time.process_time)
     seconds_before: float = 0.0
 
     def take(self, shares: list[Share], updates: int) -> None:
@@ -67,6 +68,10 @@ class Progress:
     def elapsed(self) -> float:
         """Seconds since this sitting began."""
         return time.monotonic() - self.started
+
+    def cpu_seconds(self) -> float:
+        """CPU time of this process since this sitting began, all threads together."""
+        return time.process_time() - self.cpu_started
 
     @property
     def return_mean(self) -> float | None:

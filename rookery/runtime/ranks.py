@@ -11,14 +11,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple, TextIO
+from typing import IO, NamedTuple, NoReturn, TextIO
 
 import torch
 
-from rookery.errors import BadInput, RookeryError, missing_extra, require
+from rookery.errors import BadInput, EnvironmentFailure, RookeryError, missing_extra, require
 from rookery.learning.reduce import Mpi, Reducer, Torch, mpi_installed
 from rookery.runs.files import read_json, write_json
 from rookery.runs.run import Run
@@ -60,6 +61,7 @@ def transport_for(transport: str, device: torch.device, launcher: str | None) ->
     if transport == "mpi":
         if not mpi_installed():
             raise missing_extra("learner.transport=mpi", "mpi")
+        require(device.type == "cpu", "learner.transport=mpi needs --device cpu; use nccl")
         require(
             launcher in (None, "mpirun"),
             f"learner.transport=mpi needs mpirun, these ranks were started by {launcher};"
@@ -81,28 +83,75 @@ def join(where: Place, transport: str, device: torch.device) -> Reducer:
 def meeting_point(where: Place) -> str:
     """The address at which the ranks of a torch.distributed group find each other."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if where.launcher == "srun" and address is None:
-        address = first_slurm_node()
-        port = str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000)
+    if where.launcher == "srun":
+        job, step = (int(os.environ.get(f"SLURM_{of}_ID", "0")) for of in ("JOB", "STEP"))
+        address = address or address_of(slurm_node_of_rank_0())
+        port = port or agreed_port(101 * job + step)
     if where.launcher == "mpirun" and address is None:
         require(
             where.world == int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", where.world)),
             "learner.transport=gloo over several nodes needs MASTER_ADDR and MASTER_PORT",
         )
-        address, port = "127.0.0.1", str(20_000 + os.getppid() % 20_000)
+        address, port = "127.0.0.1", agreed_port(os.getppid())
     if address is None or port is None:
         raise BadInput("ranks: MASTER_ADDR and MASTER_PORT are not set; start with torchrun")
     return f"tcp://{address}:{port}"
 
 
-def first_slurm_node() -> str:
-    """The node of rank 0, or the one srun was called on where its name means nothing."""
-    nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
-    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes.split(",")[0] + "]").rstrip("]")
+def agreed_port(number: int) -> str:
+    """A port that ranks choose alike, below those that Linux lends to outgoing connections."""
+    return str(20_000 + number % 12_000)
+
+
+def slurm_node_of_rank_0() -> str:
+    """The first node of the step; in a heterogeneous one, the first of its first group."""
+    require(
+        os.environ.get("SLURM_DISTRIBUTION") != "arbitrary",
+        "ranks: srun -m arbitrary does not tell where rank 0 is; set MASTER_ADDR to its node",
+    )
+    step = slurm_nodes(os.environ.get("SLURM_STEP_NODELIST", "localhost"))
+    groups = [
+        os.environ.get(f"SLURM_JOB_NODELIST_{kind}_GROUP_{group}", "")
+        for group in range(int(os.environ.get("SLURM_HET_SIZE", "0")))
+        for kind in ("HET", "PACK")
+    ]
+    grouped = [node for names in groups for node in slurm_nodes(names) if node in step]
+    return (grouped or step)[0]
+
+
+def slurm_nodes(names: str) -> list[str]:
+    """The nodes that Slurm writes as "a[07-09,12],b"."""
+    nodes = []
+    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
+        head, _, rest = item.partition("[")
+        spans, _, tail = rest.partition("]")
+        for span in spans.split(","):
+            low, _, high = span.partition("-")
+            numbers = range(int(low), int(high or low) + 1) if low else ()
+            middles = [f"{number:0{len(low)}}" for number in numbers] or [""]
+            nodes += [head + middle + end for middle in middles for end in slurm_nodes(tail) or [""]]
+    return nodes
+
+
+def address_of(node: str) -> str:
+    """The address of a node's name, or the one Slurm knows for it, or where that cannot be asked
+    the address srun was called on."""
     try:
-        return socket.gethostbyname(first)
+        return socket.gethostbyname(node)
     except OSError:
-        return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        launched_on = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        return slurm_address(node) or launched_on
+
+
+def slurm_address(node: str) -> str | None:
+    """The address by which Slurm reaches a node; None if it does not tell."""
+    command = ["scontrol", "--oneliner", "show", "node", node]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", told)
+    return found and found[1]
 
 
 def launch(
@@ -119,6 +168,7 @@ def launch(
     if output is not None and os.isatty(output):
         shared[CONSOLE] = os.ttyname(output)
     (run.path / FAILURE).unlink(missing_ok=True)
+    run.stop_path.unlink(missing_ok=True)
     with tempfile.TemporaryFile("w+") as errors:
         if transport == "mpi":
             processes = [start(mpirun(count) + arguments, shared | MPI_AS_ROOT, output, errors)]
@@ -129,9 +179,9 @@ def launch(
                 start(arguments, group | {"RANK": str(i), "LOCAL_RANK": str(i)}, output, errors)
                 for i in range(count)
             ]
-        with passing_on_interrupts(processes):
+        with passing_on_interrupts(run, processes):
             statuses = wait(processes)
-        raise_failure(run, statuses, errors)
+        raise_failure(run, statuses, errors, resume)
 
 
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -165,12 +215,12 @@ def start(
         stderr=errors,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=end_with_parent,
+        preexec_fn=before_start,
     )
 
 
-def end_with_parent() -> None:
-    """Ask Linux to end this process when its parent dies."""
+def before_start() -> None:
+    """In the process to come: end when the parent does."""
     set_parent_death_signal = 1
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
@@ -193,14 +243,19 @@ def wait(processes: list[subprocess.Popen]) -> list[int]:
 
 
 @contextmanager
-def passing_on_interrupts(processes: list[subprocess.Popen]) -> Iterator[None]:
-    """Hand Ctrl-C and termination to the ranks; mpirun passes this signal on to its own."""
+def passing_on_interrupts(run: Run, processes: list[subprocess.Popen]) -> Iterator[None]:
+    """Ask the run to stop on Ctrl-C or termination; a second Ctrl-C ends the ranks at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    def pass_on(number: int, frame: object) -> None:
-        for process in processes:
-            process.send_signal(signal.SIGUSR1)
+    def ask(number: int, frame: object) -> None:
+        if run.stop_path.exists() and number == signal.SIGINT:
+            for process in processes:
+                process.kill()
+        run.stop_path.touch()
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -212,15 +267,37 @@ def tell_failure(run_path: Path, error: RookeryError) -> None:
     """Leave word for the process that started this rank; the first to fail is the cause."""
     if not (run_path / FAILURE).exists():
         told = {"message": str(error), "status": error.exit_status, "details": error.details}
-        write_json(run_path / FAILURE, told)
+        write_json(run_path / FAILURE, told | {"began": not_input(error)})
 
 
-def raise_failure(run: Run, statuses: list[int], errors: IO[str]) -> None:
+def not_input(error: RookeryError) -> bool:
+    """Whether the run had begun: an error other than of what it was asked to do."""
+    return not isinstance(error, BadInput) or isinstance(error, EnvironmentFailure)
+
+
+def leave(error: RookeryError) -> NoReturn:
+    """End a rank that others started: tell why, and go at once, so that its launcher ends the
+    others; leaving in order would wait for ranks that wait for this one."""
+    print(f"rookery: {error}", file=sys.stderr, flush=True)
+    os._exit(error.exit_status)
+
+
+def on_this_host(reducer: Reducer) -> int:
+    """How many ranks share this machine."""
+    host = socket.gethostname()
+    return reducer.gather(host).count(host)
+
+
+def raise_failure(run: Run, statuses: list[int], errors: IO[str], resumed: bool) -> None:
     """Raise what a rank told, or what is known of one that ended without a word."""
     told = run.path / FAILURE
     if told.exists():
         failure = read_json(told)
         told.unlink()
+        if failure["began"]:
+            run.note_failure(failure["message"], failure["details"])
+        elif not resumed:
+            run.remove()
         error = RookeryError(failure["message"], failure["details"])
         error.exit_status = failure["status"]
         raise error

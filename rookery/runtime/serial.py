@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ def run(parts: Parts, journal: Journal) -> str:
             while (ending := progress.ending(config)) is None:
                 before = progress.env_steps
                 iterate(parts)
-                shares = exchange(parts, interrupt.is_set())
+                shares = exchange(parts, interrupt.is_set() or journal.asked_to_stop())
                 journal.report(progress, shares, parts.learner)
                 if progress.env_steps // every > before // every:
                     save(parts, journal)
@@ -58,7 +57,8 @@ def run(parts: Parts, journal: Journal) -> str:
             if parts.reducer.world == 1:
                 save(parts, journal)
             raise
-    save(parts, journal)
+    if journal.saved_at != progress.env_steps:
+        save(parts, journal)
     return ending
 
 
@@ -85,7 +85,7 @@ def exchange(parts: Parts, interrupted: bool) -> list[Share]:
         actor.inference_s,
         learner.learn_s,
         learner.reduce_s,
-        time.process_time(),
+        parts.progress.cpu_seconds(),
         interrupted,
         parts.progress.elapsed(),
     )
@@ -105,6 +105,7 @@ def save(parts: Parts, journal: Journal) -> None:
     }
     ranks = parts.reducer.gather(random)
     check_agreement(parts)
+    journal.saved(parts.progress)
     if parts.reducer.rank == 0:
         states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
         journal.save(parts.progress, tensors_of(parts, states))
@@ -174,8 +175,7 @@ def interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         event.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, ask) for number in numbers}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield event
     finally:

@@ -12,7 +12,16 @@ import pytest
 import torch
 
 import rookery
-from rookery.runtime.ranks import MPI_AS_ROOT, first_slurm_node, mpirun, place
+from rookery.runtime.ranks import (
+    MPI_AS_ROOT,
+    Place,
+    address_of,
+    meeting_point,
+    mpirun,
+    place,
+    slurm_node_of_rank_0,
+    slurm_nodes,
+)
 
 SMALL = ["--env-steps", "3_000", "--envs", "4", "--algo.rollout_steps", "32", "--no-preset"]
 SMALL += ["--algo.minibatches", "2", "--algo.epochs", "2", "--threads", "1", "--name", "r"]
@@ -120,17 +129,66 @@ def test_a_rank_whose_environment_fails_ends_all(tmp_path):
         assert "Traceback" in (tmp_path / transport / "r" / "log.txt").read_text()
 
 
-def test_where_a_process_stands(monkeypatch):
+@pytest.fixture
+def alone(monkeypatch):
+    """A process that no launcher started, where Slurm cannot be asked."""
     for name in list(os.environ):
-        if name.startswith(("OMPI_", "SLURM_")) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        if name.startswith(("OMPI_", "SLURM_", "MASTER_")) or name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+        ):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", "/no-such-folder")
+
+
+@pytest.mark.usefixtures("alone")
+def test_where_a_process_stands(monkeypatch):
     assert place() is None
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert place() is None
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     assert place() == ("srun", 3, 4, 0)
-    monkeypatch.setenv("SLURM_STEP_NODELIST", "no-such-node[07-09,12],other")
     monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.9")
-    assert first_slurm_node() == "127.0.0.9"
+    assert address_of("no-such-node") == "127.0.0.9"
+    assert address_of("localhost") == "127.0.0.1"
+
+
+def test_slurm_node_lists():
+    assert slurm_nodes("n1") == ["n1"]
+    assert slurm_nodes("a[08-10,3],b-c") == ["a08", "a09", "a10", "a3", "b-c"]
+    assert slurm_nodes("r[1-2]n[1,3]x") == ["r1n1x", "r1n3x", "r2n1x", "r2n3x"]
+    assert slurm_nodes("") == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_node_of_rank_0(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-3]")
+    assert slurm_node_of_rank_0() == "n1"
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST_HET_GROUP_0", "n3")
+    monkeypatch.setenv("SLURM_JOB_NODELIST_HET_GROUP_1", "n[1-2]")
+    assert slurm_node_of_rank_0() == "n3"
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+    assert slurm_node_of_rank_0() == "n1"
+    monkeypatch.setenv("SLURM_DISTRIBUTION", "arbitrary")
+    with pytest.raises(rookery.BadInput, match="MASTER_ADDR"):
+        slurm_node_of_rank_0()
+
+
+@pytest.mark.usefixtures("alone")
+def test_steps_of_slurm_jobs_meet_apart(monkeypatch):
+    where = Place("srun", 0, 4, 0)
     monkeypatch.setenv("SLURM_STEP_NODELIST", "localhost")
-    assert first_slurm_node() == "127.0.0.1"
+    points = []
+    for job in range(4_000, 4_010):
+        for step in range(10):
+            monkeypatch.setenv("SLURM_JOB_ID", str(job))
+            monkeypatch.setenv("SLURM_STEP_ID", str(step))
+            points.append(meeting_point(where))
+    assert len(set(points)) == 100
+    assert all(20_000 <= int(point.rpartition(":")[2]) < 32_000 for point in points)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.7")
+    assert meeting_point(where) == points[-1].replace("127.0.0.1", "10.0.0.7")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert meeting_point(where) == "tcp://10.0.0.7:29500"

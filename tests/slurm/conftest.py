@@ -55,6 +55,8 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 class Cluster:
     """A running Slurm; its commands need `env`."""
 
+    nodes = NODES
+
     def __init__(self, folder: Path):
         self.folder = folder
         outside = {
@@ -98,10 +100,16 @@ class Cluster:
         )
         (folder / "slurm.conf").write_text(conf)
         # Forced, as munged would have the folders around its socket open to all users.
-        files = {"key": "munge.key", "socket": "munge.socket", "pid": "munged.pid"}
-        options = [f"--{name}-file={folder}/{file}" for name, file in files.items()]
-        options[1] = f"--socket={folder}/munge.socket"
-        self.daemon("munged", "--foreground", "--force", f"--seed-file={folder}/seed", *options)
+        self.daemon(
+            "munged",
+            "--foreground",
+            "--force",
+            "--num-threads=1",
+            f"--key-file={key}",
+            f"--socket={folder}/munge.socket",
+            f"--pid-file={folder}/munged.pid",
+            f"--seed-file={folder}/munge.seed",
+        )
         self.until((folder / "munge.socket").exists, "munged listens")
         self.daemon("slurmctld", "-D")
         for name in NODES:
