@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from gymnasium.vector import VectorEnv
@@ -59,8 +60,15 @@ def for_learning(env: VectorEnv[Any, Any, Any], options: EnvOptions) -> VectorEn
 
 
 def implied(name: str, options: EnvOptions) -> EnvOptions:
-    """`options` with what an Atari name implies filled in; others keep their Nones."""
-    if name in registered() or name.startswith(pool.PREFIX):
+    """`options` with what an Atari name implies filled in; others keep their Nones.
+
+    EnvPool does the preprocessing of its games itself, but for the clipping of rewards.
+    """
+    if name in registered():
         return options
+    if name.startswith(pool.PREFIX):
+        atari_game = atari.parse(f"ALE/{name.removeprefix(pool.PREFIX)}") is not None
+        clip = atari_game if options.clip_reward is None else options.clip_reward
+        return dataclasses.replace(options, clip_reward=clip)
     game = atari.parse(name.partition(":")[2] or name)
     return options if game is None else atari.resolved(name, game, options)

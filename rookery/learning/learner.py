@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Algorithm, OptimizerConfig
+from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_map
 from rookery.errors import Diverged, require
+from rookery.learning.optimizers import make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
 
@@ -85,11 +86,11 @@ class Learner:
         """Set the learning rate for the part of the run that is done, 0 to 1."""
         config = self.algorithm.config
         left = max(0.0, 1 - done) if config.anneal else 1.0
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * left
+        self.optimizer.learning_rate = config.learning_rate * left
 
     @property
     def learning_rate(self) -> float:
-        return self.optimizer.param_groups[0]["lr"]
+        return self.optimizer.learning_rate
 
     def update(self, batch: Batch) -> Outcome:
         """One step on a batch, the same on every rank."""
@@ -181,14 +182,10 @@ class Learner:
         self.counted = 0
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """What the optimizer remembers, by name."""
-        return dict(self.optimizer.state.get(self.flat.values, {}))
-
     def load_optimizer(self, saved: dict[str, Tensor]) -> None:
-        """Go on from what `optimizer_state` returned."""
-        state = {name: value.to(self.device) for name, value in saved.items()}
-        self.optimizer.state[self.flat.values] = state
+        """Go on from the optimizer state of a checkpoint."""
+        for name, value in self.optimizer.state.items():
+            value.copy_(saved[name])
 
 
 class LazyMetrics(dict[str, float]):
@@ -200,13 +197,3 @@ class LazyMetrics(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         return float(self.values_tensor[self.names.index(name)])
-
-
-def make_optimizer(values: Tensor, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer over one flat vector."""
-    lr = config.learning_rate
-    if config.optimizer == "adam":
-        return torch.optim.Adam([values], lr=lr, eps=config.epsilon, fused=True)
-    if config.optimizer == "rmsprop":
-        return torch.optim.RMSprop([values], lr=lr, eps=config.epsilon, alpha=0.95, centered=True)
-    return torch.optim.SGD([values], lr=lr)

@@ -129,7 +129,9 @@ def slurm_nodes(names: str) -> list[str]:
             low, _, high = span.partition("-")
             numbers = range(int(low), int(high or low) + 1) if low else ()
             middles = [f"{number:0{len(low)}}" for number in numbers] or [""]
-            nodes += [head + middle + end for middle in middles for end in slurm_nodes(tail) or [""]]
+            nodes += [
+                head + middle + end for middle in middles for end in slurm_nodes(tail) or [""]
+            ]
     return nodes
 
 

@@ -123,7 +123,7 @@ def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, T
     """The files of a checkpoint."""
     files: dict[str, dict[str, Tensor]] = {
         "weights": dict(parts.algorithm.network.named_parameters()),
-        "optimizer": parts.learner.optimizer_state(),
+        "optimizer": parts.learner.optimizer.state,
         "random": random,
     }
     moments = {

@@ -193,9 +193,9 @@ def test_updates_leave_no_history_behind():
 def test_the_gradient_of_the_last_update_does_not_linger():
     once, twice = (a_learner(ppo(learning_rate=0.1)) for _ in range(2))
     first, second = (a_batch(once.algorithm, 3, 4, seed=i) for i in range(2))
-    twice.optimizer.param_groups[0]["lr"] = 0.0
+    twice.optimizer.learning_rate = 0.0
     twice.update(first)
-    twice.optimizer.param_groups[0]["lr"] = 0.1
+    twice.optimizer.learning_rate = 0.1
     twice.update(second)
     once.update(second)
     assert torch.equal(once.flat.values, twice.flat.values)
@@ -208,7 +208,7 @@ def test_a_loaded_optimizer_goes_on_as_if_never_stopped(name):
     for batch in batches[:3]:
         going.update(batch)
     values = going.flat.values.detach().clone()
-    saved = {key: value.clone() for key, value in going.optimizer_state().items()}
+    saved = {key: value.clone() for key, value in going.optimizer.state.items()}
     resumed = a_learner(Regression(optimizer=name, learning_rate=0.01))
     resumed.flat.copy_from(values)
     resumed.load_optimizer(saved)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rookery
+from rookery.errors import BadInput
 from rookery.runtime.ranks import (
     MPI_AS_ROOT,
     Place,
@@ -172,7 +173,7 @@ def test_the_node_of_rank_0(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
     assert slurm_node_of_rank_0() == "n1"
     monkeypatch.setenv("SLURM_DISTRIBUTION", "arbitrary")
-    with pytest.raises(rookery.BadInput, match="MASTER_ADDR"):
+    with pytest.raises(BadInput, match="MASTER_ADDR"):
         slurm_node_of_rank_0()
 
 

@@ -1,0 +1,99 @@
+"""Optimizers over one flat vector: a few operations a step, and state that is plain tensors.
+
+torch.optim computes the same, but loads torch's compiler on first use, which more than doubles
+the time from command to first update.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import OptimizerConfig
+
+ADAM_BETAS = (0.9, 0.999)
+RMSPROP_DECAY = 0.95
+
+
+class Optimizer(Protocol):
+    """Steps `values` along `values.grad`."""
+
+    learning_rate: float
+    state: dict[str, Tensor]
+    """All that is remembered between steps."""
+
+    def step(self) -> None: ...
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015)."""
+
+    def __init__(self, values: Tensor, learning_rate: float, epsilon: float):
+        self.values = values
+        self.learning_rate = learning_rate
+        self.epsilon = epsilon
+        self.state = {
+            "step": torch.zeros((), dtype=torch.int64),
+            "mean": torch.zeros_like(values),
+            "square": torch.zeros_like(values),
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        grad = self.values.grad
+        assert grad is not None
+        mean, square = self.state["mean"], self.state["square"]
+        self.state["step"] += 1
+        step = int(self.state["step"])
+        decay_mean, decay_square = ADAM_BETAS
+        mean.lerp_(grad, 1 - decay_mean)
+        square.mul_(decay_square).addcmul_(grad, grad, value=1 - decay_square)
+        unbias = math.sqrt(1 - decay_square**step)
+        scale = square.sqrt().div_(unbias).add_(self.epsilon)
+        self.values.addcdiv_(mean, scale, value=-self.learning_rate / (1 - decay_mean**step))
+
+
+class RmsProp:
+    """Centered RMSProp (Graves 2013), as used by DQN."""
+
+    def __init__(self, values: Tensor, learning_rate: float, epsilon: float):
+        self.values = values
+        self.learning_rate = learning_rate
+        self.epsilon = epsilon
+        self.state = {"mean": torch.zeros_like(values), "square": torch.zeros_like(values)}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        grad = self.values.grad
+        assert grad is not None
+        mean, square = self.state["mean"], self.state["square"]
+        mean.lerp_(grad, 1 - RMSPROP_DECAY)
+        square.mul_(RMSPROP_DECAY).addcmul_(grad, grad, value=1 - RMSPROP_DECAY)
+        scale = square.addcmul(mean, mean, value=-1).sqrt_().add_(self.epsilon)
+        self.values.addcdiv_(grad, scale, value=-self.learning_rate)
+
+
+class Sgd:
+    """Plain gradient descent."""
+
+    def __init__(self, values: Tensor, learning_rate: float):
+        self.values = values
+        self.learning_rate = learning_rate
+        self.state: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        assert self.values.grad is not None
+        self.values.add_(self.values.grad, alpha=-self.learning_rate)
+
+
+def make_optimizer(values: Tensor, config: OptimizerConfig) -> Optimizer:
+    """The optimizer that a config names."""
+    if config.optimizer == "adam":
+        return Adam(values, config.learning_rate, config.epsilon)
+    if config.optimizer == "rmsprop":
+        return RmsProp(values, config.learning_rate, config.epsilon)
+    return Sgd(values, config.learning_rate)
