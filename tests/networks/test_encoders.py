@@ -144,10 +144,10 @@ def test_hidden_layers_follow_vectors_and_not_images_unless_asked():
     assert Trunk(image(20, 20, 3), NetConfig(encoder="mlp")).features == 64
 
 
-def test_policy_and_value_share_layers_for_images_and_cores_only():
+def test_policy_and_value_share_layers_for_images_only():
     action, vector = spaces.Discrete(2), spaces.Box(-1, 1, (3,))
     assert not ActorCritic(vector, action, NetConfig()).shared
-    assert ActorCritic(vector, action, NetConfig(core="gru")).shared
+    assert not ActorCritic(vector, action, NetConfig(core="gru")).shared
     assert ActorCritic(spaces.Dict({"x": image(20, 20, 3)}), action, NetConfig()).shared
     assert ActorCritic(vector, action, NetConfig(shared=True)).shared
     assert not ActorCritic(vector, action, NetConfig(core="gru", shared=False)).shared
