@@ -129,7 +129,7 @@ class PPO:
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)
         reset = resets(steps.mask) if self.network.recurrent else None
-        params, value, _ = self.network(steps.obs, batch.state, reset)
+        params, value = self.network(steps.obs, batch.state, reset)
         log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
         log_ratio = log_prob - steps.extra["log_prob"]
         gain = (clipped_objective(log_ratio, advantage, config.clip) * scale).sum()

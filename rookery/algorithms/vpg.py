@@ -119,7 +119,7 @@ class VPG:
             scale=config.normalize_advantage,
         )
         reset = resets(steps.mask) if self.network.recurrent else None
-        params, value, _ = self.network(steps.obs, batch.state, reset)
+        params, value = self.network(steps.obs, batch.state, reset)
         log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
         gain = (log_prob * advantage * scale).sum()
         entropy = (entropies * scale).sum()

@@ -64,9 +64,15 @@ class Trunk(nn.Module):
         """The state at the start of an episode."""
         return () if self.core is None else self.core.initial_state(batch, device)
 
-    def forward(self, obs: Tree, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+    def forward(self, obs: Tree, state: State) -> tuple[Tensor, State]:
+        """Features, and the state after the last row."""
         features = self.dense(self.encoder(obs))
-        return (features, state) if self.core is None else self.core(features, state, reset)
+        return (features, state) if self.core is None else self.core(features, state)
+
+    def window(self, obs: Tree, state: State, reset: Tensor | None) -> Tensor:
+        """Features of rows before some of which, marked in `reset`, the state is cleared."""
+        features = self.dense(self.encoder(obs))
+        return features if self.core is None else self.core.window(features, state, reset)
 
 
 class ActorCritic(nn.Module):
@@ -100,28 +106,40 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree) -> Tensor:
         """Parameters of the action distribution, without a core."""
-        return self.head(self.policy_trunk(obs, (), None)[0])
+        return self.head(self.policy_trunk(obs, ())[0])
 
     def value(self, obs: Tree) -> Tensor:
         """Value, without a core."""
-        return self.value_head(self.value_trunk(obs, (), None)[0]).squeeze(-1).float()
+        return self.value_head(self.value_trunk(obs, ())[0]).squeeze(-1).float()
 
     def forward(
         self, obs: Tree, state: State, reset: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, State]:
-        """Distribution parameters, value, and the state after the last row."""
-        parts = len(state) if self.shared else len(state) // 2
-        features, after = self.policy_trunk(obs, state[:parts], reset)
+    ) -> tuple[Tensor, Tensor]:
+        """Distribution parameters and value of a window of rows, the state before the first given
+        and cleared before those marked in `reset`."""
+        parts = self.policy_parts(state)
+        features = self.policy_trunk.window(obs, state[:parts], reset)
         params = self.head(features)
         if not self.shared:
-            features, value_after = self.value_trunk(obs, state[parts:], reset)
-            after = after + value_after
-        return params, self.value_head(features).squeeze(-1).float(), after
+            features = self.value_trunk.window(obs, state[parts:], reset)
+        return params, self.value_head(features).squeeze(-1).float()
 
     def step(self, obs: Tree, state: State) -> tuple[Tensor, Tensor, State]:
-        """`forward` for one row: [B, ...] in, [B, ...] out."""
-        if not self.recurrent:
-            return self(obs, state)
-        row = tree_map(lambda x: x.unsqueeze(0), obs)
-        params, value, after = self(row, state)
-        return params.squeeze(0), value.squeeze(0), after
+        """Distribution parameters, value and next state for one row, [B, ...]."""
+        row = tree_map(lambda x: x.unsqueeze(0), obs) if self.recurrent else obs
+        parts = self.policy_parts(state)
+        features, after = self.policy_trunk(row, state[:parts])
+        params = self.head(features)
+        if not self.shared:
+            features, value_after = self.value_trunk(row, state[parts:])
+            after = after + value_after
+        value = self.value_head(features).squeeze(-1).float()
+        return (
+            (params.squeeze(0), value.squeeze(0), after)
+            if self.recurrent
+            else (params, value, after)
+        )
+
+    def policy_parts(self, state: State) -> int:
+        """How many parts of the state are the policy's."""
+        return len(state) if self.shared else len(state) // 2

@@ -10,7 +10,7 @@ State = tuple[Tensor, ...]
 
 
 class Core(nn.Module):
-    """LSTM or GRU over [T, B, inputs], whose state is cleared before rows marked in `reset`."""
+    """LSTM or GRU over [T, B, inputs]."""
 
     def __init__(self, kind: str, inputs: int, size: int):
         super().__init__()
@@ -27,28 +27,43 @@ class Core(nn.Module):
         """Zeros."""
         return tuple(torch.zeros(batch, self.features, device=device) for _ in range(self.parts))
 
-    def forward(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        """Features [T, B, size] and the state after the last row; `reset` is [T, B] booleans."""
-        if reset is None:
-            return self.run(x, state)
-        rows = reset.any(1).nonzero().flatten().tolist()
-        outputs = []
-        for start, end in zip([0, *rows], [*rows, len(x)], strict=True):
-            if start in rows:
-                state = clear(state, reset[start])
-            if end > start:
-                features, state = self.run(x[start:end], state)
-                outputs.append(features)
-        return torch.cat(outputs), state
-
-    def run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """The core over rows without a reset among them."""
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Features [T, B, size] and the state after the last row."""
         hidden = tuple(part.unsqueeze(0) for part in state)
         if self.parts == 1:
             features, last = self.rnn(x, hidden[0])
             return features, (last.squeeze(0),)
         features, (h, c) = self.rnn(x, hidden)
         return features, (h.squeeze(0), c.squeeze(0))
+
+    def window(self, x: Tensor, state: State, reset: Tensor | None) -> Tensor:
+        """Features [T, B, size] of rows before some of which, marked in `reset` [T, B], the
+        state is cleared.
+
+        Every stretch between resets becomes a sequence of its own, padded behind, so that all go
+        through the core in one call instead of row by row.
+        """
+        if reset is None:
+            return self(x, state)[0]
+        # Flat indices count lane after lane.
+        rows, lanes = reset.shape
+        begins = reset.t().clone()
+        begins[:, 0] = True
+        starts = begins.flatten().nonzero().squeeze(-1)
+        sequence = begins.flatten().cumsum(0) - 1
+        place = torch.arange(rows * lanes, device=x.device) - starts[sequence]
+        padded = x.new_zeros(int(place.max()) + 1, len(starts), x.shape[-1])
+        padded = padded.index_put((place, sequence), x.transpose(0, 1).flatten(0, 1))
+        carried = starts % rows == 0
+        first = tuple(spread(part, carried) for part in clear(state, reset[0]))
+        features = self(padded, first)[0][place, sequence]
+        return features.unflatten(0, (lanes, rows)).transpose(0, 1)
+
+
+def spread(state: Tensor, carried: Tensor) -> Tensor:
+    """The lanes' state [B, size] where a sequence carries it on, zeros elsewhere, [N, size]."""
+    first = state.new_zeros(len(carried), state.shape[-1])
+    return first.index_put((carried,), state)
 
 
 def clear(state: State, reset: Tensor) -> State:

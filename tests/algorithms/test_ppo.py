@@ -52,7 +52,7 @@ def test_loss_is_the_sum_of_its_parts_by_hand():
     batch = a_batch(algorithm, 4, 5)
     steps, extra = batch.steps, batch.steps.extra
     rows = steps.mask > 0
-    params, value, _ = algorithm.network(steps.obs, ())
+    params, value = algorithm.network(steps.obs, ())
     policy = torch.distributions.Categorical(logits=params)
     ratio = (policy.log_prob(steps.action) - extra["log_prob"]).exp()
     a = extra["advantage"]

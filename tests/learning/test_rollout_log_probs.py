@@ -40,7 +40,7 @@ def test_recomputed_log_probs_and_values_are_the_rollouts(core, shared, action):
         for batch in loop.memory.batches():
             steps = batch.steps
             reset = resets(steps.mask) if core != "none" else None
-            params, value, _ = algorithm.network(steps.obs, batch.state, reset)
+            params, value = algorithm.network(steps.obs, batch.state, reset)
             log_prob = algorithm.network.head.log_prob(params, steps.action)
             kept = steps.mask > 0
             close = {"atol": 1e-5, "rtol": 1e-5}

@@ -160,7 +160,7 @@ def test_policy_and_value_alone_agree_with_both_at_once(shared):
     network = ActorCritic(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), config)
     torch.nn.init.normal_(network.head.linear.weight)
     obs = torch.randn(5, 4, 3)
-    params, value, _ = network(obs, ())
+    params, value = network(obs, ())
     assert torch.equal(network.policy(obs), params)
     assert torch.equal(network.value(obs), value)
 
