@@ -134,11 +134,9 @@ class ActorCritic(nn.Module):
             features, value_after = self.value_trunk(row, state[parts:])
             after = after + value_after
         value = self.value_head(features).squeeze(-1).float()
-        return (
-            (params.squeeze(0), value.squeeze(0), after)
-            if self.recurrent
-            else (params, value, after)
-        )
+        if self.recurrent:
+            params, value = params.squeeze(0), value.squeeze(0)
+        return params, value, after
 
     def policy_parts(self, state: State) -> int:
         """How many parts of the state are the policy's."""
