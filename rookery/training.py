@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -16,15 +15,16 @@ from rookery.algorithms import Algorithm, Spaces, algorithm_class
 from rookery.algorithms.base import Collection
 from rookery.config import RunConfig, from_values, resolve, to_values
 from rookery.envs import make_env, registered
-from rookery.errors import BadInput, EnvironmentFailure, RookeryError, require
+from rookery.errors import EnvironmentFailure, RookeryError, require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
-from rookery.networks.encoders import has_images
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks, serial
+from rookery.runtime.compute import cores_each, device_of, keep_freed_memory, useful_threads
 from rookery.runtime.journal import Journal
+from rookery.runtime.launch import CONSOLE, launch
 from rookery.runtime.progress import Progress
 from rookery.trained import TrainedRun
 
@@ -91,13 +91,13 @@ def carry_out(
             " name it as package.module:EnvId",
         )
         count = config.actors or int(machine()["cores"])
-        transport = ranks.transport_for(config.learner.transport, device_of(config), None)
+        transport = ranks.transport_for(config.learner.transport, device_of(config.device), None)
         threads = config.threads or cores_each(count)
         run = open_run()
-        ranks.launch(run, count, transport, threads, resuming, console or sys.stdout)
+        launch(run, count, transport, threads, resuming, console or sys.stdout)
     else:
         run = open_run()
-        fit(run, run.path, config, Alone(), device_of(config), resuming, console)
+        fit(run, run.path, config, Alone(), device_of(config.device), resuming, console)
     return TrainedRun.open(run.path)
 
 
@@ -119,7 +119,7 @@ def carry_out_as_rank(
             f"actors={config.actors}, but {where.launcher} started {where.world} ranks; leave it"
             " out",
         )
-        device = device_of(config, where.local_rank)
+        device = device_of(config.device, where.local_rank)
         reducer = ranks.join(where, config.learner.transport, device)
         run = open_run() if reducer.rank == 0 else None
         path = reducer.gather(run and run.path)[0]
@@ -130,12 +130,12 @@ def carry_out_as_rank(
 
 
 def take_part(path: Path, resume: bool, console: TextIO | None) -> None:
-    """The part of a rank started by `ranks.launch`."""
+    """The part of a rank started by `launch`."""
     where = ranks.place()
     assert where is not None
     run = Run.open(path)
     config = from_values(run.config, {})
-    device = device_of(config, where.local_rank)
+    device = device_of(config.device, where.local_rank)
     reducer = ranks.join(where, config.learner.transport, device)
     fit(run if reducer.rank == 0 else None, path, config, reducer, device, resume, console)
 
@@ -167,7 +167,7 @@ def fit(
         saved.step if saved else None,
         console,
         # mpirun gives its ranks a terminal of their own even where its output is a file.
-        plain=reducer.world > 1 and os.environ.get(ranks.CONSOLE) is None,
+        plain=reducer.world > 1 and os.environ.get(CONSOLE) is None,
     )
     try:
         journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
@@ -244,16 +244,6 @@ def check_matches(saved: checkpoint.Checkpoint, algorithm: Algorithm) -> None:
     checkpoint.check_matches(saved.tensors["weights"], wanted)
 
 
-def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory for the next tensor instead of returning it to the system:
-    fetching it back, page by page, costs a tenth of a small network's update."""
-    trim_threshold, mmap_threshold = -1, -3
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(trim_threshold, 512 << 20)
-        libc.mallopt(mmap_threshold, 32 << 20)
-
-
 def rank_share(collection: Collection, reducer: Reducer) -> Collection:
     """What one rank collects: all ranks' episodes add up to what was asked for."""
     if collection.episodes is None:
@@ -264,36 +254,6 @@ def rank_share(collection: Collection, reducer: Reducer) -> Collection:
     )
     more = reducer.rank < collection.episodes % reducer.world
     return Collection(episodes=collection.episodes // reducer.world + more)
-
-
-def device_of(config: RunConfig, local_rank: int = 0) -> torch.device:
-    """The device a rank's network lives on."""
-    name = config.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BadInput(f'device: "{name}" is none; use auto, cpu, cuda or cuda:N') from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        require(count > 0, f"device={name}: no GPU is to be seen here; use --device cpu")
-        index = device.index if device.index is not None else local_rank % count
-        require(index < count, f"device={name}: there are {count} GPUs, counted from 0")
-        return torch.device("cuda", index)
-    require(device.type == "cpu", f"device={name} is not supported; use cpu or cuda")
-    return device
-
-
-def cores_each(ranks_here: int) -> int:
-    """This machine's cores, shared out over its ranks."""
-    return max(1, int(machine()["cores"]) // ranks_here)
-
-
-def useful_threads(spaces: Spaces, cores: int) -> int:
-    """Threads that make a network faster: all its cores for images; for vectors one, as small
-    products lose more by waiting for each other than they gain."""
-    return cores if has_images(spaces.obs) else 1
 
 
 def describe(parts: serial.Parts) -> str:

@@ -28,7 +28,9 @@ LAYERS = {
         "runs",
     },
     "trained": {"runtime", "config", "learning", "algorithms", "envs", "runs"},
-    "runtime": {"training", "config", "learning", "algorithms", "memory", "envs", "runs"},
+    "runtime": {
+        *("training", "config", "learning", "algorithms", "memory", "networks", "envs", "runs"),
+    },
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
     "learning": {"algorithms", "networks", "data"},
     "algorithms": {"memory", "networks", "data"},

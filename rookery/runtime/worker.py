@@ -1,4 +1,4 @@
-"""A rank started by `ranks.launch`: python -m rookery.runtime.worker RUN [--resume]."""
+"""A rank started by `launch`: python -m rookery.runtime.worker RUN [--resume]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rookery.errors import RookeryError
-from rookery.runtime.ranks import CONSOLE, tell_failure
+from rookery.runtime.launch import CONSOLE, tell_failure
 
 
 def main() -> None:

@@ -13,16 +13,9 @@ import torch
 
 import rookery
 from rookery.errors import BadInput
-from rookery.runtime.ranks import (
-    MPI_AS_ROOT,
-    Place,
-    address_of,
-    meeting_point,
-    mpirun,
-    place,
-    slurm_node_of_rank_0,
-    slurm_nodes,
-)
+from rookery.runtime.launch import MPI_AS_ROOT, mpirun
+from rookery.runtime.ranks import Place, meeting_point, place
+from rookery.runtime.slurm import address_of, node_of_rank_0, nodes_named
 
 SMALL = ["--env-steps", "3_000", "--envs", "4", "--algo.rollout_steps", "32", "--no-preset"]
 SMALL += ["--algo.minibatches", "2", "--algo.epochs", "2", "--threads", "1", "--name", "r"]
@@ -156,25 +149,25 @@ def test_where_a_process_stands(monkeypatch):
 
 
 def test_slurm_node_lists():
-    assert slurm_nodes("n1") == ["n1"]
-    assert slurm_nodes("a[08-10,3],b-c") == ["a08", "a09", "a10", "a3", "b-c"]
-    assert slurm_nodes("r[1-2]n[1,3]x") == ["r1n1x", "r1n3x", "r2n1x", "r2n3x"]
-    assert slurm_nodes("") == []
+    assert nodes_named("n1") == ["n1"]
+    assert nodes_named("a[08-10,3],b-c") == ["a08", "a09", "a10", "a3", "b-c"]
+    assert nodes_named("r[1-2]n[1,3]x") == ["r1n1x", "r1n3x", "r2n1x", "r2n3x"]
+    assert nodes_named("") == []
 
 
 @pytest.mark.usefixtures("alone")
 def test_the_node_of_rank_0(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-3]")
-    assert slurm_node_of_rank_0() == "n1"
+    assert node_of_rank_0() == "n1"
     monkeypatch.setenv("SLURM_HET_SIZE", "2")
     monkeypatch.setenv("SLURM_JOB_NODELIST_HET_GROUP_0", "n3")
     monkeypatch.setenv("SLURM_JOB_NODELIST_HET_GROUP_1", "n[1-2]")
-    assert slurm_node_of_rank_0() == "n3"
+    assert node_of_rank_0() == "n3"
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
-    assert slurm_node_of_rank_0() == "n1"
+    assert node_of_rank_0() == "n1"
     monkeypatch.setenv("SLURM_DISTRIBUTION", "arbitrary")
     with pytest.raises(BadInput, match="MASTER_ADDR"):
-        slurm_node_of_rank_0()
+        node_of_rank_0()
 
 
 @pytest.mark.usefixtures("alone")
