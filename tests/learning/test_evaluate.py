@@ -1,0 +1,97 @@
+"""Evaluation: exact counts, no favour to short episodes, statistics worked by hand."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from scenes import CPU, Lanes, make
+
+from rookery.algorithms.base import Spaces
+from rookery.algorithms.ppo import PPO
+from rookery.envs.episodes import EpisodeStatistics
+from rookery.learning.evaluate import bootstrap_interval, evaluate, interquartile_mean
+from rookery.learning.policy import Policy, RandomPolicy
+from rookery.networks.build import NetConfig
+
+
+def lanes_of_lengths(*lengths):
+    return EpisodeStatistics(Lanes([[(length, "terminated")] for length in lengths]))
+
+
+def random_policy(env):
+    return RandomPolicy(Spaces(env.single_observation_space, env.single_action_space))
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 4, 7])
+def test_the_count_is_exact(episodes):
+    env = lanes_of_lengths(2, 3, 5)
+    assert len(evaluate(random_policy(env), env, episodes, seed=0).returns) == episodes
+
+
+def test_long_episodes_count_as_often_as_short_ones():
+    # Taking the first six to end would give five of length 2 and one of length 11.
+    env = lanes_of_lengths(2, 11)
+    scores = evaluate(random_policy(env), env, 6, seed=0)
+    assert sorted(scores.lengths.tolist()) == [2, 2, 2, 11, 11, 11]
+    assert scores.summary()["return_mean"] == pytest.approx(6.5)
+
+
+def test_the_middle_half_by_hand():
+    assert interquartile_mean(np.array([0.0, 1, 2, 100])) == pytest.approx(1.5)
+    # Six values: one and a half are cut off at either end.
+    assert interquartile_mean(np.array([0.0, 2, 4, 6, 8, 99])) == pytest.approx(
+        (0.5 * 2 + 4 + 6 + 0.5 * 8) / 3
+    )
+    assert interquartile_mean(np.array([7.0])) == 7
+
+
+def test_the_interval_covers_the_truth():
+    # Normal returns around 10: a 95 % interval misses now and then, rarely more than that.
+    random = np.random.default_rng(1)
+    covered = [
+        low <= 10 <= high
+        for low, high in (bootstrap_interval(random.normal(10, 3, 60)) for _ in range(40))
+    ]
+    assert 33 <= sum(covered) <= 40
+    assert bootstrap_interval(np.full(20, 3.0)) == (3.0, 3.0)
+
+
+def see_time(lane, episode, t):
+    return [t / 5, lane]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_policy_for_one_decides_as_the_batch_does(core):
+    box = spaces.Box(-10, 10, (2,), np.float32)
+    endings = [[(4, "terminated")], [(6, "truncated")]]
+    env = Lanes(endings, see_time, obs_space=box, action_space=spaces.Box(-9, 9, (1,)))
+    algorithm = make(PPO, env, NetConfig(hidden=(8,), core=core, core_size=6))
+    torch.nn.init.normal_(algorithm.network.head.linear.weight, std=3.0)
+    spaces_of = Spaces(env.single_observation_space, env.single_action_space)
+    batch, single = (Policy(algorithm, spaces_of, CPU) for _ in range(2))
+    obs, _ = env.reset()
+    state, resetting, chosen = batch.begin(2), np.zeros(2, bool), []
+    for _ in range(20):
+        first = obs[1].copy()
+        action, state = batch.decide(obs.copy(), state)
+        one = single(first)
+        chosen.append(float(one[0]))
+        np.testing.assert_allclose(one, action[1], atol=1e-5)
+        obs, _, terminated, truncated, _ = env.step(action)
+        if resetting[1]:
+            single.reset()
+        state = batch.carry(state, resetting)
+        resetting = terminated | truncated
+    assert np.std(chosen) > 0.05
+
+
+def test_greedy_takes_the_likeliest_and_sampling_does_not_always():
+    env = lanes_of_lengths(3)
+    algorithm = make(PPO, env, NetConfig(hidden=(4,)))
+    algorithm.network.head.linear.bias.data.copy_(torch.tensor([0.0, 0.5]))
+    spaces_of = Spaces(env.single_observation_space, env.single_action_space)
+    obs = np.ones((500, 1), np.float32)
+    greedy, _ = Policy(algorithm, spaces_of, CPU, greedy=True).decide(obs, ())
+    sampled, _ = Policy(algorithm, spaces_of, CPU, greedy=False).decide(obs, ())
+    assert greedy.tolist() == [1] * 500
+    assert 0.5 < sampled.mean() < 0.75
