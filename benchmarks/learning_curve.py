@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import EngFormatter
 
 from rookery.runs.run import Run
 
@@ -31,6 +32,7 @@ def main(picture: str, folders: list[str]) -> None:
         by_steps.plot([row["env_steps"] for row in rows], returns, **style)
         by_seconds.plot([row["seconds"] for row in rows], returns, **style)
     by_steps.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes")
+    by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
     by_seconds.set_xlabel("seconds")
     for axes in (by_steps, by_seconds):
         axes.grid(alpha=0.3)
