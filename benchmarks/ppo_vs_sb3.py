@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "cartpole": {"env": "CartPole-v1", "envs": 64, "iterations": 24, "learning_rate": 3e-4},
+    "cartpole": {"env": "CartPole-v1", "envs": 64, "iterations": 48, "learning_rate": 3e-4},
     "pong": {"env": "PongNoFrameskip-v4", "envs": 8, "iterations": 4, "learning_rate": 2.5e-4},
 }
 ROLLOUT, EPOCHS, MINIBATCHES, WARM_UP = 128, 4, 4, 2

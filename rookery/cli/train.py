@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rookery.cli.printing import print_json
 from rookery.config import default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
-from rookery.fields import flags_of, help_text, nest, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.runtime.ranks import place
 from rookery.trained import TrainedRun
 from rookery.training import resume, start
@@ -54,38 +54,37 @@ def main(args: Sequence[str]) -> int:
     base = from_values(values, {}) if source else default_config(*names)
     given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(Options))
     require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
-    options = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
-    check(options)
-    run = train(names, values, nest(given), options)
-    return tell(run, bool(options.get("json")))
+    told = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
+    options = from_dict(Options, told)
+    check(options, told)
+    return tell(train(names, values, nest(given), options), options.json)
 
 
 def train(
-    names: list[str], values: dict[str, Any], overrides: dict[str, Any], options: dict[str, Any]
+    names: list[str], values: dict[str, Any], overrides: dict[str, Any], options: Options
 ) -> TrainedRun:
     """Go on with a run, repeat one, or start one."""
-    console = sys.stderr if options.get("json") else sys.stdout
-    if options.get("resume"):
-        return resume(options["resume"], console=console, **overrides)
-    runs_dir, name = options.get("runs_dir", "runs"), options.get("name")
+    console = sys.stderr if options.json else sys.stdout
+    if options.resume is not None:
+        return resume(options.resume, console=console, **overrides)
     if values:
-        return start(from_values(values, overrides), runs_dir, name, console)
-    use_preset = not options.get("no_preset", False)
-    resolved = resolve(names[0], names[1], overrides, options.get("preset"), use_preset)
+        config = from_values(values, overrides)
+        return start(config, options.runs_dir, options.name, console)
+    resolved = resolve(names[0], names[1], overrides, options.preset, not options.no_preset)
     if resolved.preset is not None and first_rank():
         print(f"preset: {resolved.preset} (--no-preset leaves it out)", file=sys.stderr)
-    return start(resolved.config, runs_dir, name, console)
+    return start(resolved.config, options.runs_dir, options.name, console)
 
 
-def check(options: dict[str, Any]) -> None:
-    """Refuse options that would be ignored."""
+def check(options: Options, told: Collection[str]) -> None:
+    """Refuse options that were told but would be ignored."""
     for source, useless in (
         ("resume", ("preset", "no_preset", "name", "runs_dir")),
         ("config", ("preset", "no_preset")),
     ):
         for name in useless:
             require(
-                not (options.get(source) and name in options),
+                getattr(options, source) is None or name not in told,
                 f"--{name.replace('_', '-')} says nothing to --{source}; leave it out",
             )
 
