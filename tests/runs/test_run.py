@@ -14,9 +14,9 @@ import pytest
 
 from rookery.errors import BadInput
 from rookery.runs import files
-from rookery.runs.run import Run, default_name, file_safe, machine, versions
+from rookery.runs.run import Run, file_safe, machine, versions
 
-CONFIG = {"algorithm": "ppo", "env": {"name": "ALE/Pong-v5"}, "env_steps": 100}
+CONFIG = {"algorithm": "ppo", "environment": "ALE/Pong-v5", "env_steps": 100}
 
 
 def test_a_new_run_is_named_after_what_it_does(tmp_path: Path):
@@ -27,14 +27,6 @@ def test_a_new_run_is_named_after_what_it_does(tmp_path: Path):
     assert run.log_path.read_text() == ""
     assert json.loads((run.path / "config.json").read_text()) == CONFIG
     assert Run.open(run.path).config == CONFIG
-
-
-@pytest.mark.parametrize(
-    "config",
-    [{"algo": "dqn", "env": "A-v0"}, {"algo": {"name": "dqn"}, "env_id": "A-v0", "env": {}}],
-)
-def test_algorithm_and_environment_are_found_where_configs_keep_them(config: dict[str, object]):
-    assert default_name(config).startswith("dqn_A-v0_2")
 
 
 @pytest.mark.parametrize(
