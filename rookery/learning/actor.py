@@ -12,7 +12,12 @@ from gymnasium.vector import VectorEnv
 from rookery.algorithms.base import Algorithm, Collection
 from rookery.data.steps import Decision, Segment, Steps
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.recurrent import clear
+from rookery.networks.recurrent import carry
+
+
+def shares(episodes: int, lanes: int) -> np.ndarray:
+    """How many of `episodes` each lane is to play, [lanes]."""
+    return episodes // lanes + (np.arange(lanes) < episodes % lanes)
 
 
 class Row(NamedTuple):
@@ -67,8 +72,7 @@ class Actor:
     def collect_episodes(self, count: int) -> Segment:
         """Exactly `count` whole episodes, each lane's share fixed beforehand: taking whichever
         end first would favour short ones. What a lane plays after its share is masked."""
-        lanes = self.env.num_envs
-        left = np.array([count // lanes + (i < count % lanes) for i in range(lanes)])
+        left = shares(count, self.env.num_envs)
         self.begin(None)
         state = tree_map(torch.clone, self.state)
         rows = []
@@ -95,16 +99,10 @@ class Actor:
         self.inference_s += acted - start
         self.note_episodes(info, counted)
         mask = ~self.resetting
-        self.state = self.carry(decision.state)
+        self.state = carry(decision.state, self.resetting)
         self.resetting = terminated | truncated
         self.env_steps += int(mask.sum())
         return Row(obs, decision, np.copy(reward), ~terminated, mask)
-
-    def carry(self, state: Tree) -> Tree:
-        """The state for the next row: cleared in lanes whose row was a reset."""
-        if not state or not self.resetting.any():
-            return state
-        return clear(state, torch.as_tensor(self.resetting, device=self.device))
 
     def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
         """Remember return and length of the episodes that have just ended."""

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rookery.data.tree import Tree
+from rookery.learning.actor import shares
 
 RESAMPLES = 2_000
 
@@ -53,7 +54,7 @@ def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Score
     share is not counted.
     """
     lanes = env.num_envs
-    left = np.array([episodes // lanes + (i < episodes % lanes) for i in range(lanes)])
+    left = shares(episodes, lanes)
     played: list[tuple[float, int]] = []
     obs, _ = env.reset(seed=seed)
     state = policy.begin(lanes)

@@ -10,7 +10,7 @@ import torch
 
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.recurrent import clear
+from rookery.networks.recurrent import carry
 
 
 class Policy:
@@ -62,9 +62,7 @@ class Policy:
 
     def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
         """The state with the lanes of reset rows cleared."""
-        if not state or not resetting.any():
-            return state
-        return clear(state, torch.as_tensor(resetting, device=self.device))
+        return carry(state, resetting)
 
 
 class RandomPolicy:

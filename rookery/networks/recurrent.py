@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -69,6 +70,13 @@ def spread(state: Tensor, carried: Tensor) -> Tensor:
 def clear(state: State, reset: Tensor) -> State:
     """The state with the lanes marked in `reset` [B] set to zero."""
     return tuple(part.masked_fill(reset.unsqueeze(-1), 0.0) for part in state)
+
+
+def carry(state: State, resetting: np.ndarray) -> State:
+    """The state for the next row: cleared in the lanes whose row was a reset, marked [B]."""
+    if not state or not resetting.any():
+        return state
+    return clear(state, torch.as_tensor(resetting, device=state[0].device))
 
 
 def resets(mask: Tensor) -> Tensor | None:
