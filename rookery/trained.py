@@ -45,18 +45,14 @@ class TrainedRun(Run):
         spaces = Spaces(env.single_observation_space, env.single_action_space)
         device = torch.device("cpu")
         algorithm = algorithm_class(settings.algorithm)(spaces, settings.algo, settings.net, device)
-        weights = self.saved.tensors["weights"]
-        wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
-        checkpoint.check_matches(weights, wanted)
-        load_weights(algorithm, weights)
+        load_weights(algorithm, self.saved.tensors["weights"])
+        env.close()
         return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed)
 
-    def make_env(self, lanes: int, environment: str | None = None) -> Any:
+    def make_env(self, lanes: int) -> Any:
         """The run's environment as for evaluation, its normalisation as at the checkpoint."""
         settings = self.settings
-        env = make_env(
-            environment or settings.environment, settings.env, num_envs=lanes, training=False
-        )
+        env = make_env(settings.environment, settings.env, num_envs=lanes, training=False)
         load_moments(env, self.saved.tensors.get("normalizer", {}))
         return env
 

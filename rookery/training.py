@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from rookery.algorithms import Algorithm, Spaces, algorithm_class
+from rookery.algorithms import Spaces, algorithm_class
 from rookery.algorithms.base import Collection
 from rookery.config import RunConfig, from_values, resolve, to_values
 from rookery.envs import make_env, registered
@@ -55,8 +55,9 @@ def resume(path: str | Path, *, console: TextIO | None = None, **settings: Any) 
     config = from_values(run.config, settings)
 
     def rewrite() -> Run:
-        check_network(config, checkpoint.newest_whole(run.checkpoints))
+        check_fits(config, checkpoint.newest_whole(run.checkpoints))
         run.rewrite_config(to_values(config))
+        run.stop_path.unlink(missing_ok=True)
         return run
 
     return carry_out(config, rewrite, resuming=True, console=console)
@@ -217,8 +218,6 @@ def build(
         "env.one_life ends an episode with every life, and algo.episodes starts a new game for"
         " every batch of them; use algo.rollout_steps",
     )
-    if saved is not None:
-        check_matches(saved, algorithm)
     memory = algorithm.memory(config.envs, memory_seed)
     learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
     collection = rank_share(algorithm.collection, reducer)
@@ -229,19 +228,16 @@ def build(
     return parts
 
 
-def check_network(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
-    """Raise unless the config's network is the checkpoint's."""
+def check_fits(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
+    """Raise unless a run of this config can go on from the checkpoint."""
     env = make_env(config.environment, config.env)
     spaces = Spaces(env.single_observation_space, env.single_action_space)
-    env.close()
     cpu = torch.device("cpu")
-    check_matches(saved, algorithm_class(config.algorithm)(spaces, config.algo, config.net, cpu))
-
-
-def check_matches(saved: checkpoint.Checkpoint, algorithm: Algorithm) -> None:
-    """Raise unless the algorithm's network is the checkpoint's."""
-    wanted = {name: p.shape for name, p in algorithm.network.named_parameters()}
-    checkpoint.check_matches(saved.tensors["weights"], wanted)
+    algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, cpu)
+    serial.load_weights(algorithm, saved.tensors["weights"])
+    Learner(algorithm, config.learner, Alone(), cpu).load_optimizer(saved.tensors["optimizer"])
+    serial.load_moments(env, saved.tensors.get("normalizer", {}))
+    env.close()
 
 
 def rank_share(collection: Collection, reducer: Reducer) -> Collection:

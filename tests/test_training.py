@@ -148,6 +148,27 @@ def test_a_checkpoint_of_another_network_is_refused(run, tmp_path):
         rookery.resume(first.path, env_steps=9_000, net={"hidden": (8,)})
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"env": {"normalize_obs": True}}, "env.normalize_obs"),
+        ({"env": {"normalize_reward": True}}, "env.normalize_reward"),
+        ({"algo": {"optimizer": "rmsprop"}}, "algo.optimizer"),
+    ],
+)
+def test_what_a_checkpoint_lacks_is_named(settings, words, tmp_path):
+    first = train(tmp_path, env_steps=200)
+    with pytest.raises(BadInput, match=words):
+        rookery.resume(first.path, env_steps=9_000, **settings)
+    assert rookery.load(first.path).config == first.config
+
+
+def test_an_old_stop_file_does_not_stop_a_resumed_run(tmp_path):
+    first = train(tmp_path, env_steps=200)
+    first.stop_path.touch()
+    assert rookery.resume(first.path, env_steps=600).result["status"] == "finished"
+
+
 def test_a_taken_name_is_refused(tmp_path):
     first = train(tmp_path, name="mine")
     with pytest.raises(BadInput, match="mine"):

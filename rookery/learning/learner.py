@@ -183,7 +183,11 @@ class Learner:
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
 
     def load_optimizer(self, saved: dict[str, Tensor]) -> None:
-        """Go on from the optimizer state of a checkpoint."""
+        """Go on from the optimizer state of a checkpoint; another optimizer's is refused."""
+        require(
+            set(saved) == set(self.optimizer.state),
+            "algo.optimizer: the checkpoint was made with another; leave it as it was",
+        )
         for name, value in self.optimizer.state.items():
             value.copy_(saved[name])
 

@@ -93,10 +93,6 @@ class Journal:
             self.times_before[name] = total
         return columns | {"wait_s": 0.0}
 
-    def saved(self, progress: Progress) -> None:
-        """Remember, on every rank, that the run is saved up to here."""
-        self.saved_at = progress.env_steps
-
     def save(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Write a checkpoint, with the report that belongs to it first."""
         assert self.run is not None
@@ -124,8 +120,8 @@ class Journal:
 
     def announce(self, line: str) -> None:
         """Add a line to the run's log, and show it."""
+        self.log(line)
         if self.run is not None:
-            self.run.log(line)
             print(line, file=self.console, flush=True)
 
     def close(self) -> None:

@@ -42,7 +42,6 @@ def launch(
     if output is not None and os.isatty(output):
         shared[CONSOLE] = os.ttyname(output)
     (run.path / FAILURE).unlink(missing_ok=True)
-    run.stop_path.unlink(missing_ok=True)
     with tempfile.TemporaryFile("w+") as errors:
         if transport == "mpi":
             processes = [start(mpirun(count) + arguments, shared | MPI_AS_ROOT, output, errors)]

@@ -16,11 +16,12 @@ from torch import Tensor
 from rookery.algorithms.base import Algorithm
 from rookery.config import RunConfig
 from rookery.envs import statistics
-from rookery.errors import EnvironmentFailure, RookeryError
+from rookery.errors import EnvironmentFailure, RookeryError, require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
 from rookery.memory.rollout import Rollout
+from rookery.runs import checkpoint
 from rookery.runtime.journal import Journal
 from rookery.runtime.progress import Progress, Share
 
@@ -105,7 +106,7 @@ def save(parts: Parts, journal: Journal) -> None:
     }
     ranks = parts.reducer.gather(random)
     check_agreement(parts)
-    journal.saved(parts.progress)
+    journal.saved_at = parts.progress.env_steps
     if parts.reducer.rank == 0:
         states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
         journal.save(parts.progress, tensors_of(parts, states))
@@ -135,7 +136,7 @@ def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, T
 
 
 def restore(parts: Parts, tensors: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
-    """Go on from a checkpoint; its weights are checked against the network by the caller."""
+    """Go on from a checkpoint; one of another network, optimizer or normalisation is refused."""
     load_weights(parts.algorithm, tensors["weights"])
     parts.learner.load_optimizer(tensors["optimizer"])
     parts.learner.updates = meta["updates"]
@@ -149,9 +150,11 @@ def restore(parts: Parts, tensors: dict[str, dict[str, Tensor]], meta: dict[str,
 
 
 def load_weights(algorithm: Algorithm, weights: dict[str, Tensor]) -> None:
-    """Copy saved weights into the network's parameters."""
+    """Copy saved weights into the network's parameters; those of another network are refused."""
+    parameters = dict(algorithm.network.named_parameters())
+    checkpoint.check_matches(weights, {name: p.shape for name, p in parameters.items()})
     with torch.no_grad():
-        for name, parameter in algorithm.network.named_parameters():
+        for name, parameter in parameters.items():
             parameter.copy_(weights[name])
 
 
@@ -159,6 +162,9 @@ def load_moments(env: VectorEnv, saved: dict[str, Tensor]) -> None:
     """Give the environment's normalisation the statistics of a checkpoint."""
     for name, moments in statistics(env).items():
         keys = [key for key in saved if key.rpartition(".")[0] == name]
+        require(
+            keys, f"env.normalize_{name.split('.')[0]}: the checkpoint has no statistics for it"
+        )
         moments.load({key.rpartition(".")[2]: saved[key].numpy() for key in keys})
 
 

@@ -8,10 +8,17 @@ from scenes import CPU, RESET_REWARD, Lanes, Loop, make, spaces_of
 
 from rookery.algorithms.base import Collection
 from rookery.algorithms.ppo import PPO
-from rookery.data.tree import leaves, tree_map
+from rookery.data.tree import tree_map
 from rookery.envs.episodes import EpisodeStatistics
 from rookery.learning.actor import Actor
 from rookery.networks.build import NetConfig
+
+
+def leaves(tree):
+    """The arrays of a tree, in order."""
+    found = []
+    tree_map(found.append, tree)
+    return found
 
 
 def told(lane, episode, t):
