@@ -13,7 +13,7 @@ import yaml
 
 from rookery.algorithms import algorithm_class
 from rookery.algorithms.base import OptimizerConfig
-from rookery.envs import EnvOptions
+from rookery.envs import EnvOptions, plays_atari
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict, to_dict
 from rookery.learning.learner import LearnerConfig
@@ -32,14 +32,20 @@ class RunConfig:
     """Agent steps over all actors."""
     seed: int = 1
     """Seeds everything."""
-    backend: Literal["auto", "serial", "ranks"] = "auto"
-    """Where actors and learners run; auto: serial for one actor, ranks for several."""
+    backend: Literal["auto", "serial", "threads", "ranks"] = "auto"
+    """Where actors and learners run; auto: threads for apex and r2d2 on Atari or with several
+    actors, ranks for several actors of other algorithms, serial otherwise."""
     actors: int | None = None
-    """Actors, each with its own environments; none: one, or on ranks one for every core."""
+    """Actors, each with its own environments; none: one, or on ranks and threads one for every
+    core."""
     envs: int = 8
     """Environments of each actor."""
     device: str = "auto"
     """Where the network lives: auto, cpu, cuda or cuda:N."""
+    act_device: str = "cpu"
+    """Where actors on threads run their networks; a list with commas is dealt out in turn."""
+    actor_restarts: int = 3
+    """How often an actor on threads that failed is started anew."""
     threads: int | None = None
     """CPU threads of each process; none: its share of the cores for images, one for vectors."""
     compile: bool = False
@@ -50,6 +56,12 @@ class RunConfig:
     """Stop when the mean return of the last 100 training episodes reaches this."""
     stop_minutes: float | None = None
     """Stop after this long."""
+    eval_steps: int | None = None
+    """Agent steps between evaluations on environments of their own; none: never."""
+    eval_episodes: int = 10
+    """Episodes of such an evaluation."""
+    eval_epsilon: float = 0.0
+    """Share of random actions in it; the rest are the best ones."""
     checkpoint_steps: int | None = None
     """Agent steps between checkpoints; none: a tenth of the run."""
     keep_checkpoints: int = 3
@@ -64,10 +76,18 @@ class RunConfig:
     """How updates are computed."""
 
     def __post_init__(self) -> None:
-        for name in ("env_steps", "actors", "envs", "threads", "checkpoint_steps"):
+        for name in (
+            *("env_steps", "actors", "envs", "threads"),
+            *("checkpoint_steps", "eval_steps", "eval_episodes"),
+        ):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
-        require(self.seed >= 0, f"seed must be 0 or more, got {self.seed}")
+        for name in ("seed", "actor_restarts"):
+            value = getattr(self, name)
+            require(value >= 0, f"{name} must be 0 or more, got {value}")
+        require(
+            0 <= self.eval_epsilon <= 1, f"eval_epsilon must lie in [0, 1], got {self.eval_epsilon}"
+        )
         require(
             self.keep_checkpoints >= 1,
             f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}",
@@ -78,13 +98,24 @@ class RunConfig:
         )
         require(
             self.backend != "serial" or self.actors in (None, 1),
-            f"backend=serial has one actor, got actors={self.actors}; use --backend ranks",
+            f"backend=serial has one actor, got actors={self.actors}; use another --backend",
         )
 
     @property
-    def on_ranks(self) -> bool:
-        """Whether the backend is `ranks`."""
-        return self.backend == "ranks" or (self.backend == "auto" and (self.actors or 1) > 1)
+    def chosen_backend(self) -> str:
+        """The backend, chosen for the algorithm and the environment where none is named."""
+        asynchronous = algorithm_class(self.algorithm).asynchronous
+        if self.backend != "auto":
+            require(
+                self.backend != "threads" or asynchronous,
+                f"backend=threads: {self.algorithm} learns in turn with its actors; use serial or"
+                " ranks",
+            )
+            return self.backend
+        several = (self.actors or 1) > 1
+        if asynchronous:
+            return "threads" if several or plays_atari(self.environment) else "serial"
+        return "ranks" if several else "serial"
 
 
 class Resolved(NamedTuple):
@@ -96,8 +127,10 @@ class Resolved(NamedTuple):
 
 def default_config(algorithm: str, environment: str) -> RunConfig:
     """What a run is without preset or override."""
-    config_class = algorithm_class(algorithm).Config
-    return RunConfig(algorithm=algorithm, environment=environment, algo=config_class())
+    kind = algorithm_class(algorithm)
+    return RunConfig(
+        algorithm=algorithm, environment=environment, algo=kind.Config(), net=kind.default_net
+    )
 
 
 def resolve(

@@ -9,12 +9,12 @@ import torch
 
 from rookery.algorithms import Spaces, algorithm_class
 from rookery.config import RunConfig, from_values
-from rookery.envs import human_normalized, make_env
+from rookery.envs import frame_stack_of, human_normalized, make_env
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
-from rookery.runtime.serial import load_moments, load_weights
+from rookery.runtime.state import load_moments, load_weights
 
 EVALUATION_LANES = 16
 EVALUATION_SEED = 1_000_003
@@ -42,10 +42,10 @@ class TrainedRun(Run):
         """The agent; if not greedy, its actions are drawn as in training."""
         settings = self.settings
         env = self.make_env(1)
-        spaces = Spaces(env.single_observation_space, env.single_action_space)
+        spaces = Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
         device = torch.device("cpu")
         algorithm = algorithm_class(settings.algorithm)(spaces, settings.algo, settings.net, device)
-        load_weights(algorithm, self.saved.tensors["weights"])
+        load_weights(algorithm, self.saved.tensors)
         env.close()
         return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed)
 

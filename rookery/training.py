@@ -6,27 +6,38 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
 
 from rookery.algorithms import Spaces, algorithm_class
-from rookery.algorithms.base import Collection
+from rookery.algorithms.base import Algorithm, Collection
 from rookery.config import RunConfig, from_values, resolve, to_values
-from rookery.envs import make_env, registered
+from rookery.data.steps import Lanes
+from rookery.envs import frame_stack_of, make_env, registered, statistics
 from rookery.errors import EnvironmentFailure, RookeryError, require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
+from rookery.memory.replay import Replay
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
-from rookery.runtime import ranks, serial
+from rookery.runtime import ranks
 from rookery.runtime.compute import cores_each, device_of, keep_freed_memory, useful_threads
+from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
 from rookery.runtime.launch import CONSOLE, launch
+from rookery.runtime.loop import Backend
+from rookery.runtime.loop import run as run_loop
 from rookery.runtime.progress import Progress
+from rookery.runtime.serial import Serial
+from rookery.runtime.state import Parts, load_moments, load_weights, restore
+from rookery.runtime.threads import Crew, Threads, Weights
 from rookery.trained import TrainedRun
+
+Tell = Callable[[str, str], None]
+"""Takes a line for the eye, and further lines for the log."""
 
 
 def train(
@@ -85,7 +96,7 @@ def carry_out(
     if where is not None and where.world > 1:
         path = carry_out_as_rank(where, config, open_run, resuming, console)
         return TrainedRun.open(path)
-    if config.on_ranks:
+    if config.chosen_backend == "ranks":
         require(
             config.environment not in registered(),
             f'environment: "{config.environment}" is registered in this process only; for ranks'
@@ -112,8 +123,9 @@ def carry_out_as_rank(
     """The part of a rank that mpirun, torchrun or srun started; the run's folder."""
     try:
         require(
-            config.backend != "serial",
-            f"backend=serial under {where.launcher} with {where.world} ranks; use --backend ranks",
+            config.backend not in ("serial", "threads"),
+            f"backend={config.backend} under {where.launcher} with {where.world} ranks; use"
+            " --backend ranks",
         )
         require(
             config.actors in (None, where.world),
@@ -153,8 +165,14 @@ def fit(
     """Train as one rank of `reducer`'s; `run` is the folder to write to, None beside rank 0."""
     keep_freed_memory()
     saved = checkpoint.newest_whole(path / "checkpoints") if resuming else None
+    told: list[Tell] = []
+
+    def tell(line: str, details: str) -> None:
+        for write in told:
+            write(line, details)
+
     try:
-        parts = build(config, reducer, device, saved)
+        parts, backend = build(config, reducer, device, saved, tell)
     except EnvironmentFailure as error:
         raise noted(run, error) from None
     except RookeryError:
@@ -170,18 +188,23 @@ def fit(
         # mpirun gives its ranks a terminal of their own even where its output is a file.
         plain=reducer.world > 1 and os.environ.get(CONSOLE) is None,
     )
+    told.append(journal.tell)
+    if saved is not None:
+        journal.best = saved.meta.get("best")
+    examiner = Examiner(config.eval_steps, config.eval_episodes, config.eval_epsilon)
     try:
         journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
+        if line := parts.memory.describe():
+            journal.announce(line)
         if saved is not None:
             journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
             for line in saved.skipped:
                 journal.announce(f"passed over: {line}")
-        status = serial.run(parts, journal)
+        status = run_loop(parts, backend, journal, examiner)
     except RookeryError as error:
         raise noted(run, error) from None
     finally:
         journal.close()
-    parts.env.close()
     if run is not None:
         run.write_result(result(status, parts, journal))
     reducer.close()
@@ -194,49 +217,112 @@ def noted(run: Run | None, error: RookeryError) -> RookeryError:
     return error
 
 
+class Built(NamedTuple):
+    """The parts of a process, and what plays and learns with them."""
+
+    parts: Parts
+    backend: Backend
+
+
 def build(
     config: RunConfig,
     reducer: Reducer,
     device: torch.device,
     saved: checkpoint.Checkpoint | None = None,
-) -> serial.Parts:
+    tell: Tell = lambda line, details: None,
+) -> Built:
     """The parts of one rank, gone on from `saved` if given."""
     step = saved.step if saved else 0
-    # Distinct streams for each rank and each sitting; a resumed run must not replay its start.
-    seeds = np.random.SeedSequence([config.seed, reducer.rank, step]).generate_state(4) >> 1
-    network_seed, actor_seed, memory_seed, env_seed = map(int, seeds)
-    cores = cores_each(ranks.on_this_host(reducer))
+    network_seed, memory_seed = seeds(config.seed, reducer.rank, step, 0)
+    actors = actor_count(config)
+    cores = cores_each(ranks.on_this_host(reducer) * actors)
     env = make_env(
         config.environment, config.env, num_envs=config.envs, threads=config.threads or cores
     )
-    spaces = Spaces(env.single_observation_space, env.single_action_space)
-    torch.set_num_threads(config.threads or useful_threads(spaces, cores))
+    torch.set_num_threads(config.threads or useful_threads(spaces_of(env), cores))
     torch.manual_seed(network_seed)
-    algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
+    algorithm = make_algorithm(config, env, device)
+    memory = algorithm.memory(config.envs, actors, memory_seed)
+    learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
+    parts = Parts(config, env, algorithm, memory, learner, reducer, Progress())
+    if saved is not None:
+        restore(parts, saved.tensors, saved.meta)
+    if config.chosen_backend == "threads":
+        return Built(parts, crew_of(parts, actors, cores, step, tell))
+    collection = rank_share(algorithm.collection, reducer)
+    lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
+    actor_seeds = seeds(config.seed, reducer.rank, step, 1)
+    serial = Serial(parts, Actor(env, algorithm, collection, device, *actor_seeds, lanes))
+    if saved is not None:
+        serial.restore(saved.tensors["random"])
+    return Built(parts, serial)
+
+
+def seeds(*of: int) -> tuple[int, int]:
+    """Two seeds for a purpose: distinct for each rank, actor and sitting, since a resumed run must
+    not replay its start."""
+    first, second = np.random.SeedSequence(of).generate_state(2) >> 1
+    return int(first), int(second)
+
+
+def spaces_of(env: Any) -> Spaces:
+    """What the environments see and do."""
+    return Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
+
+
+def make_algorithm(config: RunConfig, env: Any, device: torch.device) -> Algorithm:
+    """The algorithm for these environments, with a new network."""
+    algorithm = algorithm_class(config.algorithm)(spaces_of(env), config.algo, config.net, device)
     require(
         algorithm.collection.episodes is None or not config.env.one_life,
         "env.one_life ends an episode with every life, and algo.episodes starts a new game for"
         " every batch of them; use algo.rollout_steps",
     )
-    memory = algorithm.memory(config.envs, memory_seed)
-    learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
-    collection = rank_share(algorithm.collection, reducer)
-    actor = Actor(env, algorithm, collection, device, actor_seed, env_seed)
-    parts = serial.Parts(config, env, algorithm, actor, memory, learner, reducer, Progress())
-    if saved is not None:
-        serial.restore(parts, saved.tensors, saved.meta)
-    return parts
+    return algorithm
+
+
+def actor_count(config: RunConfig) -> int:
+    """How many actors this process has."""
+    if config.chosen_backend != "threads":
+        return 1
+    return config.actors or int(machine()["cores"])
+
+
+def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Threads:
+    """The actors in threads, each with environments and a network of its own."""
+    config = parts.config
+    require(
+        actors == 1 or not statistics(parts.env),
+        "env.normalize_obs and env.normalize_reward keep statistics that actors on threads do not"
+        " share; use --actors 1 or --backend serial",
+    )
+    devices = [device_of(name) for name in config.act_device.split(",")]
+
+    def make_actor(number: int, restart: int) -> Actor:
+        env, device = parts.env, devices[number % len(devices)]
+        if number or restart:
+            env = make_env(config.environment, config.env, num_envs=config.envs, threads=cores)
+        algorithm = make_algorithm(config, env, device)
+        algorithm.network.to(device)
+        lanes = Lanes(number * config.envs, config.envs, actors * config.envs)
+        own = seeds(config.seed, number, step, 1 + restart)
+        return Actor(env, algorithm, algorithm.collection, device, *own, lanes)
+
+    assert isinstance(parts.memory, Replay)
+    weights = Weights(parts.learner.flat.values)
+    return Threads(
+        parts, Crew(actors, make_actor, parts.memory, weights, config.actor_restarts, tell)
+    )
 
 
 def check_fits(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
     """Raise unless a run of this config can go on from the checkpoint."""
     env = make_env(config.environment, config.env)
-    spaces = Spaces(env.single_observation_space, env.single_action_space)
     cpu = torch.device("cpu")
-    algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, cpu)
-    serial.load_weights(algorithm, saved.tensors["weights"])
+    algorithm = make_algorithm(config, env, cpu)
+    load_weights(algorithm, saved.tensors)
     Learner(algorithm, config.learner, Alone(), cpu).load_optimizer(saved.tensors["optimizer"])
-    serial.load_moments(env, saved.tensors.get("normalizer", {}))
+    load_moments(env, saved.tensors.get("normalizer", {}))
     env.close()
 
 
@@ -252,10 +338,12 @@ def rank_share(collection: Collection, reducer: Reducer) -> Collection:
     return Collection(episodes=collection.episodes // reducer.world + more)
 
 
-def describe(parts: serial.Parts) -> str:
+def describe(parts: Parts) -> str:
     """Where and how a run computes, in a line."""
     config, world = parts.config, parts.reducer.world
-    backend = f"ranks x {world} over {parts.reducer.name}" if world > 1 else "serial"
+    backend = f"ranks x {world} over {parts.reducer.name}" if world > 1 else config.chosen_backend
+    if backend == "threads":
+        backend = f"threads x {actor_count(config)}"
     weights = sum(p.numel() for p in parts.algorithm.network.parameters())
     return (
         f"{backend}, {config.envs} environments each ({parts.env.engine}),"  # type: ignore[attr-defined]
@@ -263,7 +351,7 @@ def describe(parts: serial.Parts) -> str:
     )
 
 
-def result(status: str, parts: serial.Parts, journal: Journal) -> dict[str, Any]:
+def result(status: str, parts: Parts, journal: Journal) -> dict[str, Any]:
     """What result.json says."""
     progress = parts.progress
     seconds = max(progress.elapsed(), 1e-9)
@@ -273,7 +361,7 @@ def result(status: str, parts: serial.Parts, journal: Journal) -> dict[str, Any]
         "env_steps_per_second": (progress.env_steps - journal.first_step) / seconds,
         **{k: v for k, v in journal.last_report.items() if k in ("loss", "entropy", "grad_norm")},
         "seed": parts.config.seed,
-        "backend": "ranks" if parts.reducer.world > 1 else "serial",
+        "backend": "ranks" if parts.reducer.world > 1 else parts.config.chosen_backend,
         "transport": parts.reducer.name,
         "ranks": parts.reducer.world,
         "device": str(parts.learner.device),

@@ -10,10 +10,10 @@ import gymnasium.spaces as spaces
 import torch
 from torch import Tensor, nn
 
-from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import BadInput, nearest, require
-from rookery.memory.rollout import Rollout
+from rookery.memory.base import Memory
 from rookery.networks.build import NetConfig
 
 
@@ -22,6 +22,8 @@ class Spaces(NamedTuple):
 
     obs: spaces.Space
     action: spaces.Space
+    frame_stack: int = 1
+    """Frames along the first axis of an observation."""
 
 
 class Collection(NamedTuple):
@@ -29,6 +31,8 @@ class Collection(NamedTuple):
 
     steps: int | None = None
     episodes: int | None = None
+    newest_frame: bool = False
+    """Whether of stacked observations only the newest frame is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,13 @@ class Algorithm(Protocol):
     """Decides, prepares and judges; knows no processes, files, loggers or environments."""
 
     Config: ClassVar[type[OptimizerConfig]]
+    default_net: ClassVar[NetConfig] = NetConfig()
+    asynchronous: ClassVar[bool] = False
+    """Whether actors may play while the learner learns."""
+    explores_by: ClassVar[str | None] = None
+    """What `exploration` gives, if it is worth reporting."""
     config: OptimizerConfig
+    device: torch.device
     network: nn.Module
     collection: Collection
 
@@ -71,18 +81,28 @@ class Algorithm(Protocol):
         """Recurrent state at the start of an episode, [batch, ...]; () without one."""
         ...
 
+    def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
+        """How much to explore in each of the lanes, [B], so many steps into the run."""
+        return torch.ones(lanes.size, device=self.device)
+
     def act(
-        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
     ) -> Decision:
-        """Actions for observations [B, ...]."""
+        """Actions for observations [B, ...] and the rewards [B] that came with them; without
+        exploration the best ones."""
         ...
 
-    def prepare(self, segment: Segment) -> Steps:
+    def prepare(self, segment: Segment) -> Segment:
         """What the actor makes of its rows before they are learned from."""
         ...
 
-    def memory(self, lanes: int, seed: int) -> Rollout:
-        """Where prepared steps of `lanes` environments go."""
+    def memory(self, lanes: int, writers: int, seed: int) -> Memory:
+        """Where prepared segments go: those of `writers` actors with `lanes` environments each."""
         ...
 
     def statistics(self, batch: Batch) -> Tensor:
@@ -97,7 +117,14 @@ class Algorithm(Protocol):
 
     def stop(self, metrics: dict[str, float]) -> bool:
         """Whether to leave off learning from this memory's content before this update."""
-        ...
+        return False
+
+    def after_update(self, updates: int) -> None:
+        """What follows the learner's so many-th step."""
+
+    def saved(self) -> dict[str, nn.Module]:
+        """Modules beside the network whose parameters belong to a checkpoint, by name."""
+        return {}
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

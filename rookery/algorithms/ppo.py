@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
 from rookery.algorithms.on_policy import decide, moments, standardise, values
-from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.steps import Batch, Decision, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.returns import gae
@@ -77,7 +77,7 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
 
 
 @register("ppo")
-class PPO:
+class PPO(Algorithm):
     """Clipped objective, GAE, a value beside the policy, recurrent or not."""
 
     Config = PPOConfig
@@ -92,12 +92,17 @@ class PPO:
         return self.network.initial_state(batch, self.device)
 
     def act(
-        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
     ) -> Decision:
-        return decide(self.network, obs, state, generator, greedy)
+        return decide(self.network, obs, state, generator, greedy=explore is None)
 
     @torch.no_grad()
-    def prepare(self, segment: Segment) -> Steps:
+    def prepare(self, segment: Segment) -> Segment:
         steps, config = segment.steps, self.config
         value = values(self.network, segment)
         advantage = gae(steps.reward, steps.discount, steps.mask, value, config.gamma, config.lam)
@@ -106,9 +111,9 @@ class PPO:
             "value": value[:-1],
             "advantage": advantage,
         }
-        return steps._replace(extra=extra)
+        return segment._replace(steps=steps._replace(extra=extra))
 
-    def memory(self, lanes: int, seed: int) -> Rollout:
+    def memory(self, lanes: int, writers: int, seed: int) -> Rollout:
         config, recurrent = self.config, self.network.recurrent
         rows = lanes if recurrent else lanes * config.rollout_steps
         unit = "environments" if recurrent else "rows of a rollout"

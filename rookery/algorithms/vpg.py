@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
 from rookery.algorithms.on_policy import decide, moments, standardise, values
-from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.steps import Batch, Decision, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.returns import reward_to_go
@@ -64,7 +64,7 @@ class VPGConfig(OptimizerConfig):
 
 
 @register("vpg")
-class VPG:
+class VPG(Algorithm):
     """Reward-to-go less a baseline, one pass over each batch."""
 
     Config = VPGConfig
@@ -79,12 +79,17 @@ class VPG:
         return self.network.initial_state(batch, self.device)
 
     def act(
-        self, obs: Tree, state: Tree, generator: torch.Generator | None, greedy: bool = False
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
     ) -> Decision:
-        return decide(self.network, obs, state, generator, greedy)
+        return decide(self.network, obs, state, generator, greedy=explore is None)
 
     @torch.no_grad()
-    def prepare(self, segment: Segment) -> Steps:
+    def prepare(self, segment: Segment) -> Segment:
         steps, config = segment.steps, self.config
         if config.baseline == "mean":
             rows, lanes = steps.reward.shape
@@ -95,9 +100,10 @@ class VPG:
         if config.point_ends_return:
             discount = discount * (steps.reward == 0)
         total = reward_to_go(steps.reward, discount, steps.mask, value, config.gamma)
-        return steps._replace(extra={"return": total, "advantage": total - value[:-1]})
+        extra = {"return": total, "advantage": total - value[:-1]}
+        return segment._replace(steps=steps._replace(extra=extra))
 
-    def memory(self, lanes: int, seed: int) -> Rollout:
+    def memory(self, lanes: int, writers: int, seed: int) -> Rollout:
         config, recurrent = self.config, self.network.recurrent
         require(
             not recurrent or config.minibatches <= lanes,
@@ -130,6 +136,3 @@ class VPG:
             total = total + config.value_coef * error
             metrics["value_loss"] = error.detach()
         return Loss(total, metrics)
-
-    def stop(self, metrics: dict[str, float]) -> bool:
-        return False

@@ -36,6 +36,16 @@ class Segment(NamedTuple):
     """The recurrent state before the first row, [B, ...]; () without one."""
     next_state: Tree
     """The recurrent state before `next_obs`."""
+    reward: Tensor
+    """The reward before the first row, [B]; 0 at an episode's start."""
+
+
+class Lanes(NamedTuple):
+    """Which of all environments of a run an actor plays."""
+
+    first: int
+    size: int
+    total: int
 
 
 class Decision(NamedTuple):

@@ -22,6 +22,15 @@ def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     return fn(tree, *rest)
 
 
+def tree_leaves(tree: Tree) -> list[Any]:
+    """The leaves, in order."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, tuple):
+        return [leaf for part in tree for leaf in tree_leaves(part)]
+    return [tree]
+
+
 def to_tensors(tree: Tree, device: torch.device) -> Tree:
     """Arrays as tensors on `device`; on the CPU they share memory with the arrays."""
     return tree_map(lambda x: torch.as_tensor(x, device=device), tree)

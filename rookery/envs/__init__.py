@@ -1,6 +1,6 @@
 """Environments: many copies at once, whoever makes them, under one contract."""
 
-from rookery.envs.atari import human_normalized
+from rookery.envs.atari import human_normalized, plays_atari
 from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.listing import Listed, env_info, registered_envs
 from rookery.envs.making import make_env
@@ -8,9 +8,12 @@ from rookery.envs.masked_cartpole import register as _register_masked_cartpole
 from rookery.envs.moments import RunningMoments
 from rookery.envs.normalize import statistics
 from rookery.envs.options import EnvOptions
+from rookery.envs.recall import register as _register_recall
 from rookery.envs.registry import register_env, registered
+from rookery.envs.stacking import frame_stack_of
 
 _register_masked_cartpole()
+_register_recall()
 
 __all__ = [
     "HUMAN_SCORES",
@@ -18,8 +21,10 @@ __all__ = [
     "Listed",
     "RunningMoments",
     "env_info",
+    "frame_stack_of",
     "human_normalized",
     "make_env",
+    "plays_atari",
     "register_env",
     "registered",
     "registered_envs",

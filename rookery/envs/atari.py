@@ -77,6 +77,12 @@ def parse(name: str) -> Game | None:
     return Game(rom, 0.25 if version in ("0", "5") else 0.0, None if random_skip else 4)
 
 
+def plays_atari(name: str) -> bool:
+    """Whether a name stands for an Atari game, run by the ALE or by EnvPool."""
+    plain = name.removeprefix("envpool:")
+    return (parse(plain) or parse(f"ALE/{plain}")) is not None
+
+
 def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
     """`options` with every None filled in for this game."""
     skip = game.frame_skip if options.frame_skip is None else options.frame_skip
@@ -103,7 +109,10 @@ def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
 
 
 def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> Any:
-    """The ALE's vector environment: raw rewards, whole games, options already resolved."""
+    """The ALE's vector environment: raw rewards, whole games, options already resolved.
+
+    Observations are single frames, [1, H, W] or in colour [1, H, W, 3].
+    """
     require_free(options.kwargs)
     assert options.resize is not None
     kwargs: dict[str, Any] = {
@@ -120,7 +129,7 @@ def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> 
             img_height=options.resize[0],
             img_width=options.resize[1],
             grayscale=bool(options.grey),
-            stack_num=options.frame_stack or 1,
+            stack_num=1,
             frameskip=options.frame_skip or 1,
             noop_max=options.noops or 0,
             autoreset_mode=AutoresetMode.NEXT_STEP,
@@ -152,7 +161,7 @@ def require_free(kwargs: dict[str, Any]) -> None:
 
 
 def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> Any:
-    """One game that can be drawn, preprocessed as the vector environment does it."""
+    """One game that can be drawn, its frames preprocessed as the vector environment does it."""
     require_free(options.kwargs)
     assert options.resize is not None
     kwargs = {"max_num_frames_per_episode": MAX_FRAMES, **options.kwargs}
@@ -173,9 +182,7 @@ def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> An
         )
     except gymnasium.error.DependencyNotInstalled:
         raise missing_extra("drawing Atari", "image") from None
-    env = gymnasium.wrappers.FrameStackObservation(
-        env, options.frame_stack or 1, padding_type="zero"
-    )
+    env = gymnasium.wrappers.ReshapeObservation(env, (1, *(env.observation_space.shape or ())))
     return gymnasium.wrappers.TimeLimit(env, options.time_limit) if options.time_limit else env
 
 

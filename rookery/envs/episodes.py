@@ -31,6 +31,11 @@ class Layer(VectorWrapper[Any, Any, Any, Any, Any]):
         """What runs the environments: "ale", "envpool", "gymnasium-native" or "for-loop"."""
         return str(getattr(self.env, "engine", "custom"))
 
+    @property
+    def frame_stack(self) -> int:
+        """Frames in one observation."""
+        return self.env.frame_stack if isinstance(self.env, Layer) else 1
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         self.resetting = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from gymnasium.vector import VectorEnv
@@ -14,6 +13,7 @@ from rookery.envs.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, registered, require_next_step
 from rookery.envs.spaces import check_supported
+from rookery.envs.stacking import FrameStack
 from rookery.errors import require
 
 
@@ -30,8 +30,9 @@ def make_env(
 
     `env.engine` says what runs them. Arrays returned by `reset` and `step` may be overwritten by
     the next step: whoever keeps one must copy it. `info["episode"]` tells of finished episodes
-    (see EpisodeStatistics). With `training=False` statistics are frozen, rewards stay raw, and a
-    lost life ends nothing. `threads` bounds the engine's own (0: its choice).
+    (see EpisodeStatistics): their raw scores. Rewards are what a learner gets, clipped and scaled
+    if the options say so. With `training=False` they are that too, but statistics are frozen and
+    a lost life ends nothing. `threads` bounds the engine's own (0: its choice).
     """
     require(num_envs >= 1, f"envs: num_envs must be >= 1, got {num_envs}")
     require(threads >= 0, f"envs: threads must be >= 0, got {threads}")
@@ -41,34 +42,34 @@ def make_env(
     check_supported(name, env.single_observation_space, env.single_action_space)
     env = Guard(env, name, check_bounds=options.check_bounds)
     env = EpisodeStatistics(env)
-    if training:
-        env = for_learning(env, options)
-    if options.normalize_obs:
-        env = NormalizeObservation(env, frozen=not training)
-    return env
-
-
-def for_learning(env: VectorEnv[Any, Any, Any], options: EnvOptions) -> VectorEnv[Any, Any, Any]:
-    """What only a learner wants to see: its own ends of episodes, and its own rewards."""
-    if options.one_life:
+    if options.one_life and training:
         env = OneLife(env)
+    return as_learnt(env, options, frozen=not training)
+
+
+def as_learnt(
+    env: VectorEnv[Any, Any, Any], options: EnvOptions, *, frozen: bool
+) -> VectorEnv[Any, Any, Any]:
+    """Rewards and observations as an agent learns from them; `frozen` keeps the statistics."""
     if options.clip_reward:
         env = ClipReward(env)
     if options.normalize_reward:
-        env = NormalizeReward(env, options.reward_gamma)
+        env = NormalizeReward(env, options.reward_gamma, frozen=frozen)
+    if options.normalize_obs:
+        env = NormalizeObservation(env, frozen=frozen)
+    if (options.frame_stack or 1) > 1:
+        env = FrameStack(env, options.frame_stack or 1)
     return env
 
 
 def implied(name: str, options: EnvOptions) -> EnvOptions:
     """`options` with what an Atari name implies filled in; others keep their Nones.
 
-    EnvPool does the preprocessing of its games itself, but for the clipping of rewards.
+    EnvPool does the preprocessing of its games itself, but for stacks and clipped rewards.
     """
     if name in registered():
         return options
     if name.startswith(pool.PREFIX):
-        atari_game = atari.parse(f"ALE/{name.removeprefix(pool.PREFIX)}") is not None
-        clip = atari_game if options.clip_reward is None else options.clip_reward
-        return dataclasses.replace(options, clip_reward=clip)
+        return pool.resolved(name, options)
     game = atari.parse(name.partition(":")[2] or name)
     return options if game is None else atari.resolved(name, game, options)

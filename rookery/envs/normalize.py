@@ -60,12 +60,14 @@ class NormalizeObservation(Layer):
 class NormalizeReward(Layer):
     """Rewards over the running deviation of the discounted return, clipped to +-10.
 
-    Returns start anew with each episode, and reset rows reach no statistic.
+    Returns start anew with each episode, and reset rows reach no statistic. `frozen` keeps the
+    statistics as they are.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], gamma: float):
+    def __init__(self, env: VectorEnv[Any, Any, Any], gamma: float, *, frozen: bool = False):
         super().__init__(env)
         self.gamma = gamma
+        self.frozen = frozen
         self.moments = RunningMoments()
         self._returns = np.zeros(env.num_envs)
 
@@ -75,12 +77,16 @@ class NormalizeReward(Layer):
 
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        played = ~self.resetting
-        self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
-        self.moments.update(self._returns[played])
+        if not self.frozen:
+            self._count(reward)
         scaled_reward = reward / np.sqrt(self.moments.var + EPSILON)
         self.resetting = terminated | truncated
         return obs, clipped(scaled_reward), terminated, truncated, info
+
+    def _count(self, reward: Array) -> None:
+        played = ~self.resetting
+        self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
+        self.moments.update(self._returns[played])
 
 
 def clipped(values: Array) -> Array:

@@ -15,7 +15,7 @@ class EnvOptions:
     frame_skip: int | None = None
     """The agent acts every N frames. None: 4 for Atari, 1 otherwise."""
     frame_stack: int | None = None
-    """Newest frames in one observation. None: 4 for Atari, 1 otherwise."""
+    """Newest frames in one observation, zeros before the first. None: 4 for Atari, 1 otherwise."""
     resize: tuple[int, int] | None = None
     """Height and width of image observations. None: 84x84 for Atari, unchanged otherwise."""
     grey: bool | None = None

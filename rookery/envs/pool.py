@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from rookery.envs.options import EnvOptions
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 PREFIX = "envpool:"
+STACKING = ("stack_num", "frame_stack")
+"""EnvPool's own words for what FrameStack does here."""
 MAX_SEED = 2**31
 
 
@@ -75,17 +79,10 @@ def make_pool(
     full_name: str, options: EnvOptions, num_envs: int, threads: int, render_mode: str | None
 ) -> EnvPool:
     """The environment behind "envpool:NAME"."""
-    if importlib.util.find_spec("envpool") is None:
-        raise missing_extra(full_name, "envpool")
-    import envpool
-
-    name = full_name.removeprefix(PREFIX)
-    known = envpool.list_all_envs()
-    if name not in known:
-        raise BadInput(f'envs: "{full_name}" is not in EnvPool.{nearest(name, known)}')
-    with quiet():
-        config = envpool.make_spec(name).config._asdict()
+    config = config_of(full_name)
     chosen = {**settings(full_name, options, config), **options.kwargs}
+    for key in options.kwargs:
+        require(key not in STACKING, f"env.kwargs may not set {key!r}: set env.frame_stack")
     for key in chosen:
         if key not in config:
             raise BadInput(
@@ -93,7 +90,37 @@ def make_pool(
             )
     if render_mode is not None:
         chosen["render_mode"] = render_mode
-    return EnvPool(name, num_envs, threads, chosen)
+    return EnvPool(full_name.removeprefix(PREFIX), num_envs, threads, chosen)
+
+
+def config_of(full_name: str) -> dict[str, Any]:
+    """EnvPool's settings for "envpool:NAME" and their defaults."""
+    if importlib.util.find_spec("envpool") is None:
+        raise missing_extra(full_name, "envpool")
+    return _config(full_name)
+
+
+@functools.lru_cache
+def _config(full_name: str) -> dict[str, Any]:
+    import envpool
+
+    name = full_name.removeprefix(PREFIX)
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise BadInput(f'envs: "{full_name}" is not in EnvPool.{nearest(name, known)}')
+    with quiet():
+        return dict(envpool.make_spec(name).config._asdict())
+
+
+def resolved(full_name: str, options: EnvOptions) -> EnvOptions:
+    """`options` with the stack EnvPool has by default, and Atari's clipping, where not given."""
+    config = config_of(full_name)
+    stack, clip = options.frame_stack, options.clip_reward
+    return replace(
+        options,
+        frame_stack=config.get("stack_num", 1) if stack is None else stack,
+        clip_reward=is_atari(config) if clip is None else clip,
+    )
 
 
 def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +128,6 @@ def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str
     height, width = options.resize or (None, None)
     wanted = {
         "frame_skip": ("frame_skip", options.frame_skip),
-        "stack_num": ("frame_stack", options.frame_stack),
         "img_height": ("resize", height),
         "img_width": ("resize", width),
         "gray_scale": ("grey", options.grey),
@@ -116,6 +142,8 @@ def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str
         if key not in config:
             raise BadInput(f'env.{option} cannot be set for "{name}": EnvPool has no such setting')
         chosen[key] = value
+    if "stack_num" in config:
+        chosen["stack_num"] = 1
     if is_atari(config):
         # EnvPool draws from 1 to noop_max, and 0 crashes the process.
         require(options.noops != 0, f'env.noops must be >= 1 for "{name}", got 0')

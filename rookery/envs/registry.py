@@ -132,8 +132,8 @@ def checked_vector(
         )
     if wraps_single(options) or options.time_limit:
         raise BadInput(
-            f'envs: "{name}" makes a VectorEnv, which env.frame_skip, frame_stack, resize, grey, '
-            "noops, sticky and time_limit cannot reach: let its function do that"
+            f'envs: "{name}" makes a VectorEnv, which env.frame_skip, resize, grey, noops, '
+            "sticky and time_limit cannot reach: let its function do that"
         )
     return env
 

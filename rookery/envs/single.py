@@ -112,7 +112,6 @@ def wraps_single(options: EnvOptions) -> bool:
     """Whether an option asks for preprocessing that is done one environment at a time."""
     return bool(
         (options.frame_skip or 1) > 1
-        or (options.frame_stack or 1) > 1
         or options.resize
         or options.grey
         or options.noops
@@ -121,7 +120,7 @@ def wraps_single(options: EnvOptions) -> bool:
 
 
 def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
-    """`env` with what the options ask; images stay [H, W, C], stacked grey ones [stack, H, W]."""
+    """`env` with what the options ask of one frame; images stay [H, W, C], grey ones [1, H, W]."""
     if options.sticky:
         env = wrappers.StickyAction(env, options.sticky)
     if options.noops:
@@ -138,8 +137,8 @@ def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, A
             raise missing_extra("env.resize", "image")
         height, width = options.resize
         env = wrappers.ResizeObservation(env, (height, width))
-    if (options.frame_stack or 1) > 1 or options.grey:
-        env = wrappers.FrameStackObservation(env, options.frame_stack or 1)
+    if options.grey:
+        env = wrappers.ReshapeObservation(env, (1, *(env.observation_space.shape or ())))
     return env
 
 

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Algorithm, Collection
-from rookery.data.steps import Decision, Segment, Steps
+from rookery.data.steps import Decision, Lanes, Segment, Steps
 from rookery.data.tree import Tree, to_tensors, tree_map
 from rookery.networks.recurrent import carry
 
@@ -18,6 +18,10 @@ from rookery.networks.recurrent import carry
 def shares(episodes: int, lanes: int) -> np.ndarray:
     """How many of `episodes` each lane is to play, [lanes]."""
     return episodes // lanes + (np.arange(lanes) < episodes % lanes)
+
+
+class Stopped(Exception):
+    """Raised out of `collect` when the actor was told to stop."""
 
 
 class Row(NamedTuple):
@@ -41,55 +45,69 @@ class Actor:
         device: torch.device,
         seed: int,
         env_seed: int | None = None,
+        lanes: Lanes | None = None,
     ):
         self.env = env
         self.algorithm = algorithm
         self.collection = collection
         self.device = device
+        self.lanes = lanes or Lanes(0, env.num_envs, env.num_envs)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.action_dtype = env.single_action_space.dtype
+        self.stopped = False
         self.env_steps = 0
         self.env_s = 0.0
         self.inference_s = 0.0
         self.episodes: list[tuple[float, int]] = []
+        self.explore = algorithm.exploration(0, self.lanes)
         self.begin(seed if env_seed is None else env_seed)
 
     def begin(self, seed: int | None) -> None:
         """Start every lane on a new episode."""
         self.obs, _ = self.env.reset(seed=seed)
         self.resetting = np.zeros(self.env.num_envs, dtype=bool)
+        self.reward = torch.zeros(self.env.num_envs, device=self.device)
         self.state = self.algorithm.initial_state(self.env.num_envs)
 
-    def collect(self) -> Segment:
-        """The next segment, as the algorithm wants it."""
+    def collect(self, env_steps: int = 0) -> Segment:
+        """The next segment, as the algorithm wants it, so many steps into the run."""
+        self.explore = self.algorithm.exploration(env_steps, self.lanes)
         if self.collection.episodes is not None:
             return self.collect_episodes(self.collection.episodes)
         assert self.collection.steps is not None
-        state = tree_map(torch.clone, self.state)
+        before = self.state, self.reward
         rows = [self.step() for _ in range(self.collection.steps)]
-        return self.segment(rows, state)
+        return self.segment(rows, *before)
 
     def collect_episodes(self, count: int) -> Segment:
         """Exactly `count` whole episodes, each lane's share fixed beforehand: taking whichever
         end first would favour short ones. What a lane plays after its share is masked."""
         left = shares(count, self.env.num_envs)
         self.begin(None)
-        state = tree_map(torch.clone, self.state)
+        before = self.state, self.reward
         rows = []
         while (left > 0).any():
             playing = left > 0
             row = self.step(playing)
             rows.append(row._replace(mask=row.mask * playing))
             left -= playing & self.resetting
-        return self.segment(rows, state)
+        return self.segment(rows, *before)
 
     def step(self, counted: np.ndarray | None = None) -> Row:
         """Act once in every lane; episodes that end in lanes `counted` are noted."""
+        if self.stopped:
+            raise Stopped
         start = time.perf_counter()
         # Copied: the environment may reuse its buffers.
         obs = tree_map(np.copy, self.obs)
         with torch.inference_mode():
-            decision = self.algorithm.act(to_tensors(obs, self.device), self.state, self.generator)
+            decision = self.algorithm.act(
+                to_tensors(obs, self.device),
+                self.reward,
+                self.state,
+                self.generator,
+                self.explore,
+            )
             action = decision.env_action.cpu().numpy()
         acted = time.perf_counter()
         self.obs, reward, terminated, truncated, info = self.env.step(
@@ -99,10 +117,13 @@ class Actor:
         self.inference_s += acted - start
         self.note_episodes(info, counted)
         mask = ~self.resetting
+        reward = (reward * mask).astype(np.float32)
+        self.reward = torch.as_tensor(reward, device=self.device)
         self.state = carry(decision.state, self.resetting)
         self.resetting = terminated | truncated
         self.env_steps += int(mask.sum())
-        return Row(obs, decision, np.copy(reward), ~terminated, mask)
+        kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
+        return Row(kept, decision, reward, ~terminated, mask)
 
     def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
         """Remember return and length of the episodes that have just ended."""
@@ -113,7 +134,7 @@ class Actor:
         for lane in done.nonzero()[0]:
             self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
 
-    def segment(self, rows: list[Row], state: Tree) -> Segment:
+    def segment(self, rows: list[Row], state: Tree, reward: torch.Tensor) -> Segment:
         """Rows stacked into [T, B, ...] on the actor's device."""
 
         def stack(name: str) -> torch.Tensor:
@@ -125,13 +146,20 @@ class Actor:
         steps = Steps(
             obs=tree_map(lambda *x: to_tensors(np.stack(x), self.device), *[r.obs for r in rows]),
             action=torch.stack([d.action for d in decisions]),
-            reward=stack("reward") * mask,
+            reward=stack("reward"),
             discount=stack("discount"),
             mask=mask,
             extra=tree_map(lambda *x: torch.stack(x), *[d.extra for d in decisions]),
         )
         next_obs = to_tensors(tree_map(np.copy, self.obs), self.device)
-        return Segment(steps, next_obs, state, tree_map(torch.clone, self.state))
+        # Cloned: tensors made in inference mode may take no part in a gradient.
+        state, next_state = tree_map(torch.clone, (state, self.state))
+        return Segment(steps, next_obs, state, next_state, reward)
+
+    def take_steps(self) -> int:
+        """Steps played since the last call, reset rows left out."""
+        steps, self.env_steps = self.env_steps, 0
+        return steps
 
     def take_episodes(self) -> list[tuple[float, int]]:
         """Return and length of the episodes that ended since the last call."""

@@ -19,7 +19,7 @@ class Decides(Protocol):
 
     def begin(self, lanes: int) -> Tree: ...
 
-    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]: ...
+    def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]: ...
 
     def carry(self, state: Tree, resetting: np.ndarray) -> Tree: ...
 
@@ -59,15 +59,17 @@ def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Score
     obs, _ = env.reset(seed=seed)
     state = policy.begin(lanes)
     resetting = np.zeros(lanes, dtype=bool)
+    reward = np.zeros(lanes)
     while (left > 0).any():
-        action, state = policy.decide(obs, state)
-        obs, _, terminated, truncated, info = env.step(action)
+        action, state = policy.decide(obs, reward, state)
+        obs, reward, terminated, truncated, info = env.step(action)
         if "episode" in info:
             ended = info["episode"]["done"] & (left > 0)
             left -= ended
             for lane in ended.nonzero()[0]:
                 episode = info["episode"]
                 played.append((episode["return"][lane], episode["length"][lane]))
+        reward = np.where(resetting, 0.0, reward)
         state = policy.carry(state, resetting)
         resetting = terminated | truncated
     return Scores(np.array([r for r, _ in played]), np.array([n for _, n in played]))

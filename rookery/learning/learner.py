@@ -35,11 +35,15 @@ class LearnerConfig:
     transport: Literal["auto", "mpi", "gloo", "nccl"] = "auto"
     """What carries the sums; auto: nccl on GPU, mpi where installed, gloo otherwise."""
 
+    prefetch: int = 2
+    """Batches drawn ahead of the learner, on threads."""
+    publish_updates: int = 20
+    """Updates between hand-overs of the weights to the actors, on threads."""
+
     def __post_init__(self) -> None:
-        require(
-            self.micro_batches >= 1,
-            f"learner.micro_batches must be at least 1, got {self.micro_batches}",
-        )
+        for name in ("micro_batches", "prefetch", "publish_updates"):
+            value = getattr(self, name)
+            require(value >= 1, f"learner.{name} must be at least 1, got {value}")
 
 
 class Outcome(NamedTuple):
@@ -156,6 +160,7 @@ class Learner:
         self.sums[1:] += self.flat.spare
         self.counted += 1
         self.updates += 1
+        self.algorithm.after_update(self.updates)
 
     def reduce(self, call: Callable[[Tensor], None], tensor: Tensor) -> None:
         """A reducer's call, timed."""
@@ -177,7 +182,9 @@ class Learner:
     def take_metrics(self) -> dict[str, float]:
         """Means over the updates since the last call."""
         self.check_finite()
-        means = (self.sums / max(1, self.counted)).tolist()
+        if not self.counted:
+            return {}
+        means = (self.sums / self.counted).tolist()
         self.sums.zero_()
         self.counted = 0
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))

@@ -9,15 +9,21 @@ import numpy as np
 import torch
 
 from rookery.algorithms.base import Algorithm, Spaces
+from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
 from rookery.networks.recurrent import carry
+
+LONG_AFTER = 10**12
+"""A policy that explores does so as at the end of training."""
 
 
 class Policy:
     """`policy(obs) -> action` for one environment; recurrent state is kept inside.
 
-    Call `reset()` when an episode starts. Greedy unless told otherwise. `preprocess` maps a raw
-    observation to what the network was trained on, where they differ (normalisation).
+    Call `reset()` when an episode starts. Greedy unless told otherwise, but for a share `epsilon`
+    of actions drawn evenly. An agent that sees the previous reward takes it as `policy(obs,
+    reward)`, in the form it was trained on (Atari: its sign). `preprocess` maps a raw observation
+    to what the network was trained on, where they differ (normalisation).
     """
 
     def __init__(
@@ -28,12 +34,16 @@ class Policy:
         preprocess: Callable[[Any], Any] = lambda obs: obs,
         greedy: bool = True,
         seed: int = 0,
+        epsilon: float = 0.0,
     ):
         self.algorithm = algorithm
         self.spaces = spaces
         self.device = device
         self.preprocess = preprocess
         self.greedy = greedy
+        self.epsilon = epsilon
+        self.random = np.random.default_rng(seed)
+        spaces.action.seed(seed)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.reset()
 
@@ -41,20 +51,27 @@ class Policy:
         """Forget the episode so far."""
         self.state: Tree = self.algorithm.initial_state(1)
 
-    def __call__(self, obs: Any) -> Any:
-        """The action for one observation."""
+    def __call__(self, obs: Any, reward: float = 0.0) -> Any:
+        """The action for one observation, and the reward that came with it."""
         rows = self.preprocess(tree_map(lambda x: np.asarray(x)[None], obs))
-        action, self.state = self.decide(rows, self.state)
+        action, self.state = self.decide(rows, np.array([reward]), self.state)
         return action[0]
 
     @torch.inference_mode()
-    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]:
+    def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         """Actions for observations [B, ...] that were preprocessed, and the state after them."""
+        lanes = Lanes(0, len(reward), len(reward))
         decision = self.algorithm.act(
-            to_tensors(obs, self.device), state, self.generator, greedy=self.greedy
+            to_tensors(obs, self.device),
+            torch.as_tensor(reward, dtype=torch.float32, device=self.device),
+            state,
+            self.generator,
+            None if self.greedy else self.algorithm.exploration(LONG_AFTER, lanes),
         )
-        action = decision.env_action.cpu().numpy()
-        return action.astype(self.spaces.action.dtype, copy=False), decision.state
+        action = decision.env_action.cpu().numpy().astype(self.spaces.action.dtype)
+        for lane in (self.random.random(len(action)) < self.epsilon).nonzero()[0]:
+            action[lane] = self.spaces.action.sample()
+        return action, decision.state
 
     def begin(self, lanes: int) -> Tree:
         """The state of `lanes` episodes that start."""
@@ -72,7 +89,7 @@ class RandomPolicy:
         self.space = spaces.action
         self.space.seed(seed)
 
-    def decide(self, obs: Tree, state: Tree) -> tuple[np.ndarray, Tree]:
+    def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         """A draw for each lane."""
         return np.stack([np.asarray(self.space.sample()) for _ in range(state)]), state
 

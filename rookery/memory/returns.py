@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -40,3 +42,53 @@ def reward_to_go(
         running = torch.where(mask[t] > 0, reward[t] + gamma * discount[t] * running, last_value[t])
         total[t] = running
     return total * mask
+
+
+class NStep(NamedTuple):
+    """What n steps come to, every part [T, B]."""
+
+    reward: Any
+    """The discounted sum of rewards."""
+    discount: Any
+    """What the value after them counts: gamma^k, or 0 where the episode terminated."""
+    last: Any
+    """After how many steps that value is taken: n, or fewer where the episode ended."""
+
+
+def n_step(reward: Any, discount: Any, mask: Any, gamma: float, n: int) -> NStep:
+    """n-step sums from each of the first T of T + n rows, tensors or numpy arrays.
+
+    A sum ends at a masked row: it holds the final observation, whose value counts unless the
+    episode terminated. On a masked row itself the sum is empty.
+    """
+    count = len(mask) - n
+    playing = mask[:count] * 0 + 1
+    factor, total, last = playing * 1.0, playing * 0.0, playing * 0
+    for k in range(n):
+        rows = slice(k, k + count)
+        playing = playing * mask[rows]
+        total = total + factor * playing * reward[rows]
+        factor = factor * (1 - playing + gamma * playing * discount[rows])
+        last = last + playing
+    return NStep(total, factor, last)
+
+
+RESCALE_EPSILON = 1e-3
+
+
+def rescale(value: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018): large values drawn near."""
+    x = value.double()
+    root = x.abs() / ((x.abs() + 1).sqrt() + 1)  # sqrt(|x| + 1) - 1, without cancellation
+    return (x.sign() * root + RESCALE_EPSILON * x).to(value.dtype)
+
+
+def unrescale(value: Tensor) -> Tensor:
+    """The inverse of `rescale`."""
+    x, eps = value.double(), RESCALE_EPSILON
+    size = x.abs()
+    # With s = sqrt(|h^-1(x)| + 1) the definition is the quadratic eps s^2 + s = |x| + 1 + eps.
+    # d = s - 1 solves eps d^2 + (1 + 2 eps) d = |x|, and |h^-1(x)| = d (d + 2).
+    linear = 1 + 2 * eps
+    distance = 2 * size / (linear + (linear * linear + 4 * eps * size).sqrt())
+    return (x.sign() * distance * (distance + 2)).to(value.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rookery.data.steps import Batch, Steps
+from rookery.data.steps import Batch, Segment, Steps
 from rookery.data.tree import Tree, flatten_time, map_batch, tree_map
 
 
@@ -28,9 +28,9 @@ class Rollout:
         self.generator = torch.Generator().manual_seed(seed)
         self.content: tuple[Steps, Tree] | None = None
 
-    def add(self, steps: Steps, state: Tree) -> None:
-        """Take rows [T, B, ...] and the recurrent state before the first of them."""
-        self.content = steps, state
+    def add(self, segment: Segment, writer: int = 0) -> None:
+        """Take a segment in place of the last."""
+        self.content = segment.steps, segment.state
 
     def batches(self) -> Iterator[Batch]:
         """Minibatches on the learner's device."""
@@ -51,6 +51,14 @@ class Rollout:
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """Nothing: rows are drawn evenly."""
+
+    def take_report(self, seconds: float) -> dict[str, float]:
+        """Nothing: what it holds is always new."""
+        return {}
+
+    def describe(self) -> str | None:
+        """Nothing: it takes little."""
+        return None
 
 
 def take(flat: Tree, rows: Tensor) -> Tree:

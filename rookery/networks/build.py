@@ -47,16 +47,19 @@ class NetConfig:
 
 
 class Trunk(nn.Module):
-    """Encoder, dense layers and core: observations [T, B, ...] to features [T, B, F]."""
+    """Encoder, dense layers and core: observations [T, B, ...] to features [T, B, F].
 
-    def __init__(self, space: spaces.Space, config: NetConfig):
+    The core may take further inputs `beside` the dense layers' features, [T, B, beside].
+    """
+
+    def __init__(self, space: spaces.Space, config: NetConfig, beside: int = 0):
         super().__init__()
         self.encoder = leaf_encoder(space, config.encoder, config.image_features)
         width = features_of(self.encoder)
         images = has_images(space) and config.encoder != "mlp"
         hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
         self.dense = Mlp(width, hidden, config.activation)
-        width = self.dense.features
+        width = self.dense.features + beside
         self.core = None if config.core == "none" else Core(config.core, width, config.core_size)
         self.features = width if self.core is None else self.core.features
 
@@ -64,15 +67,31 @@ class Trunk(nn.Module):
         """The state at the start of an episode."""
         return () if self.core is None else self.core.initial_state(batch, device)
 
-    def forward(self, obs: Tree, state: State) -> tuple[Tensor, State]:
+    def forward(
+        self, obs: Tree, state: State, beside: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """Features, and the state after the last row."""
-        features = self.dense(self.encoder(obs))
+        features = self.before_core(obs, beside)
         return (features, state) if self.core is None else self.core(features, state)
 
-    def window(self, obs: Tree, state: State, reset: Tensor | None) -> Tensor:
+    def window(
+        self, obs: Tree, state: State, reset: Tensor | None, beside: Tensor | None = None
+    ) -> Tensor:
         """Features of rows before some of which, marked in `reset`, the state is cleared."""
-        features = self.dense(self.encoder(obs))
+        features = self.before_core(obs, beside)
         return features if self.core is None else self.core.window(features, state, reset)
+
+    def after(
+        self, obs: Tree, state: State, reset: Tensor | None, beside: Tensor | None = None
+    ) -> State:
+        """The state after the last of such rows."""
+        features = self.before_core(obs, beside)
+        return state if self.core is None else self.core.after(features, state, reset)
+
+    def before_core(self, obs: Tree, beside: Tensor | None) -> Tensor:
+        """What the core sees."""
+        features = self.dense(self.encoder(obs))
+        return features if beside is None else torch.cat([features, beside], -1)
 
 
 class ActorCritic(nn.Module):

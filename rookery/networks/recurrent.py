@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 State = tuple[Tensor, ...]
 """Recurrent state, each part [B, size]; () for a network without memory."""
@@ -46,19 +49,52 @@ class Core(nn.Module):
         """
         if reset is None:
             return self(x, state)[0]
-        # Flat indices count lane after lane.
-        rows, lanes = reset.shape
-        begins = reset.t().clone()
-        begins[:, 0] = True
-        starts = begins.flatten().nonzero().squeeze(-1)
-        sequence = begins.flatten().cumsum(0) - 1
-        place = torch.arange(rows * lanes, device=x.device) - starts[sequence]
-        padded = x.new_zeros(int(place.max()) + 1, len(starts), x.shape[-1])
-        padded = padded.index_put((place, sequence), x.transpose(0, 1).flatten(0, 1))
-        carried = starts % rows == 0
-        first = tuple(spread(part, carried) for part in clear(state, reset[0]))
-        features = self(padded, first)[0][place, sequence]
-        return features.unflatten(0, (lanes, rows)).transpose(0, 1)
+        parts = stretches(x, state, reset)
+        features = self(parts.padded, parts.first)[0][parts.place, parts.sequence]
+        return features.unflatten(0, reset.t().shape).transpose(0, 1)
+
+    def after(self, x: Tensor, state: State, reset: Tensor | None) -> State:
+        """The state after the last of such rows."""
+        if reset is None:
+            return self(x, state)[1]
+        parts = stretches(x, state, reset)
+        rows = len(reset)
+        lengths = parts.place.new_zeros(parts.padded.shape[1]).scatter_reduce(
+            0, parts.sequence, parts.place + 1, "amax"
+        )
+        packed = pack_padded_sequence(parts.padded, lengths.cpu(), enforce_sorted=False)
+        hidden = tuple(part.unsqueeze(0) for part in parts.first)
+        after = self.rnn(packed, hidden if self.parts == 2 else hidden[0])[1]
+        ends = parts.sequence[rows - 1 :: rows]
+        return tuple(p.squeeze(0)[ends] for p in (after if self.parts == 2 else (after,)))
+
+
+class Stretches(NamedTuple):
+    """Rows [T, B] cut at resets into sequences, padded behind."""
+
+    padded: Tensor
+    """[longest, sequences, inputs]."""
+    first: State
+    """State before the first row of each sequence."""
+    sequence: Tensor
+    """Which sequence a row is in, [B * T], counted lane after lane."""
+    place: Tensor
+    """Where in its sequence a row is, [B * T]."""
+
+
+def stretches(x: Tensor, state: State, reset: Tensor) -> Stretches:
+    """The stretches between resets of rows [T, B, inputs]."""
+    rows, lanes = reset.shape
+    begins = reset.t().clone()
+    begins[:, 0] = True
+    starts = begins.flatten().nonzero().squeeze(-1)
+    sequence = begins.flatten().cumsum(0) - 1
+    place = torch.arange(rows * lanes, device=x.device) - starts[sequence]
+    padded = x.new_zeros(int(place.max()) + 1, len(starts), x.shape[-1])
+    padded = padded.index_put((place, sequence), x.transpose(0, 1).flatten(0, 1))
+    carried = starts % rows == 0
+    first = tuple(spread(part, carried) for part in clear(state, reset[0]))
+    return Stretches(padded, first, sequence, place)
 
 
 def spread(state: Tensor, carried: Tensor) -> Tensor:

@@ -103,6 +103,16 @@ def steps(folder: Path) -> list[int]:
     return [_step(path) for path in _candidates(Path(folder))]
 
 
+def label(folder: Path, name: str, step: int) -> None:
+    """Let the link `folder/name` ("best", "last") lead to the checkpoint of `step`."""
+    link = Path(folder) / name
+    fresh = link.with_name(f".{name}")
+    with writing(link):
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(path_of(folder, step).name)
+        os.replace(fresh, link)
+
+
 def path_of(folder: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands."""
     return Path(folder) / f"step_{step:09d}"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from torch import Tensor
 
-from rookery.learning.learner import Learner
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
 from rookery.runs.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
 from rookery.runtime.progress import Progress, Share
+from rookery.runtime.state import Parts
 
 REPORT_INTERVAL_S = 1.0
-TIMES = ("env_s", "inference_s", "learn_s", "reduce_s")
+TIMES = ("env_s", "inference_s", "learn_s", "reduce_s", "wait_s")
+
+Gauges = Callable[[], dict[str, float]]
 
 
 class Journal:
@@ -39,7 +42,9 @@ class Journal:
         self.times_before = dict.fromkeys(TIMES, 0.0)
         self.due_at = 0.0
         self.last_report: dict[str, float] = {}
-        self.pending: tuple[Progress, list[Share], Learner] | None = None
+        self.pending: tuple[Parts, list[Share], Gauges] | None = None
+        self.scores: dict[str, float] = {}
+        self.best: tuple[int, float] | None = None
         if run is not None:
             self.console = console or sys.stdout
             self.sinks = Sinks(
@@ -50,9 +55,9 @@ class Journal:
                 ]
             )
 
-    def report(self, progress: Progress, shares: list[Share], learner: Learner) -> None:
+    def report(self, parts: Parts, shares: list[Share], gauges: Gauges) -> None:
         """Write a report, unless the last one was a moment ago."""
-        self.pending = progress, shares, learner
+        self.pending = parts, shares, gauges
         if time.monotonic() >= self.due_at:
             self.flush()
 
@@ -60,23 +65,22 @@ class Journal:
         """Write the report that is pending, if any."""
         if self.pending is None:
             return
-        progress, shares, learner = self.pending
+        parts, shares, gauges = self.pending
         self.pending = None
         self.due_at = time.monotonic() + REPORT_INTERVAL_S
-        metrics = learner.take_metrics()
+        metrics = parts.learner.take_metrics()
         if self.run is None:
             return
-        columns = progress.report() | self.speeds(progress, shares)
-        columns |= metrics | {
-            "learning_rate": learner.learning_rate,
-            "policy_lag_mean": 0.0,
-            "actors_healthy": len(shares),
-        }
-        self.last_report = columns
-        self.sinks.write(progress.env_steps, columns)
+        columns = parts.progress.report() | self.speeds(parts, shares)
+        columns |= metrics | {"learning_rate": parts.learner.learning_rate} | gauges()
+        columns |= self.scores
+        self.scores = {}
+        self.last_report |= columns
+        self.sinks.write(parts.progress.env_steps, columns)
 
-    def speeds(self, progress: Progress, shares: list[Share]) -> dict[str, float]:
+    def speeds(self, parts: Parts, shares: list[Share]) -> dict[str, float]:
         """Steps per second, the machine's load and the time split since the last report."""
+        progress = parts.progress
         seconds, steps, cpu = self.before
         cpu_s = sum(share.cpu_s for share in shares)
         now = progress.elapsed()
@@ -91,7 +95,19 @@ class Journal:
             total = sum(getattr(share, name) for share in shares) / len(shares)
             columns[name] = total - self.times_before[name]
             self.times_before[name] = total
-        return columns | {"wait_s": 0.0}
+        return columns | parts.memory.take_report(passed)
+
+    def note_scores(self, step: int, scores: dict[str, float]) -> None:
+        """Put the scores of an evaluation into the next report, and remember the best."""
+        mean = scores["eval_return_mean"]
+        self.scores = scores
+        if self.best is None or mean > self.best[1]:
+            self.best = step, mean
+        self.announce(
+            f"evaluation at step {step:,}: mean return {mean:.1f} over"
+            f" {scores['eval_episodes']} episodes, epsilon {scores['eval_epsilon']:g}"
+            + ("  (best so far)" if self.best == (step, mean) else "")
+        )
 
     def save(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Write a checkpoint, with the report that belongs to it first."""
@@ -101,9 +117,13 @@ class Journal:
             self.run.checkpoints,
             progress.env_steps,
             tensors,
-            progress.state(),
+            progress.state() | {"best": self.best},
             keep=self.keep_checkpoints,
+            protect=() if self.best is None else (self.best[0],),
         )
+        checkpoint.label(self.run.checkpoints, "last", progress.env_steps)
+        if self.best is not None and self.best[0] == progress.env_steps:
+            checkpoint.label(self.run.checkpoints, "best", progress.env_steps)
         self.log(f"checkpoint {path.name}")
 
     def asked_to_stop(self) -> bool:
@@ -117,6 +137,12 @@ class Journal:
         """Add a line to the run's log."""
         if self.run is not None:
             self.run.log(line)
+
+    def tell(self, line: str, details: str) -> None:
+        """Show a line, and add it to the run's log with its details."""
+        self.log(f"{line}\n{details}")
+        if self.run is not None:
+            print(line, file=self.console, flush=True)
 
     def announce(self, line: str) -> None:
         """Add a line to the run's log, and show it."""

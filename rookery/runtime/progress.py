@@ -14,7 +14,7 @@ EMA_DECAY = 0.99
 
 
 class Share(NamedTuple):
-    """What one rank did in an iteration."""
+    """What one rank or one actor did lately; times are since the sitting began."""
 
     env_steps: int
     episodes: list[tuple[float, int]]
@@ -22,6 +22,7 @@ class Share(NamedTuple):
     inference_s: float
     learn_s: float
     reduce_s: float
+    wait_s: float
     cpu_s: float
     interrupted: bool
     seconds: float

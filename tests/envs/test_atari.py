@@ -23,7 +23,7 @@ def reference(rom, cap=108_000):
 def test_observations_equal_gymnasiums_frame_for_frame(name, cap, render_mode):
     pytest.importorskip("cv2")
     kwargs = {"max_num_frames_per_episode": cap} if cap else {}
-    options = EnvOptions(noops=0, kwargs=kwargs)
+    options = EnvOptions(noops=0, clip_reward=False, kwargs=kwargs)
     ours = make_env(name, options, training=False, render_mode=render_mode)
     theirs = reference(name.lower(), cap or 108_000)
     assert ours.engine == ("ale" if render_mode is None else "for-loop")
@@ -86,9 +86,10 @@ def test_a_lost_life_ends_learnings_episode_and_not_the_game():
 def test_the_learner_gets_signs_and_the_score_stays_raw():
     """In Qbert a step pays 25 and more."""
     env = make_env("Qbert")
-    raw = make_env("Qbert", training=False)
+    test = make_env("Qbert", training=False)
+    raw = make_env("Qbert", EnvOptions(clip_reward=False))
     sums = []
-    for each in (env, raw):
+    for each in (env, test, raw):
         each.reset(seed=1)
         rng = np.random.default_rng(0)
         total, told = 0.0, None
@@ -97,7 +98,8 @@ def test_the_learner_gets_signs_and_the_score_stays_raw():
             total += reward[0]
             told = info.get("episode")
         sums.append((total, told["return"][0]))
-    (clipped, score), (raw_total, raw_score) = sums
+    (clipped, score), told, (raw_total, raw_score) = sums
+    assert told == (clipped, score)
     assert raw_total == raw_score == score >= 25
     assert 0 < clipped < score
 
@@ -182,6 +184,36 @@ def test_envpool_plays_the_same_game(name):
         np.testing.assert_array_equal(a[0][0, -1], b[0][0, -1])
         assert [x.item() for x in a[1:4]] == [x.item() for x in b[1:4]]
         assert a[4]["lives"] == b[4]["lives"]
+
+
+def test_envpool_stacks_as_the_ale_does_from_the_first_frame_on():
+    """The ALE plays by hand the no-op that EnvPool starts every game with.
+
+    The picture of a game's very last step is not compared: EnvPool's differs in some pixels.
+    """
+    pytest.importorskip("envpool")
+    ours = make_env("Breakout", EnvOptions(noops=0, frame_skip=1, frame_stack=1))
+    theirs = make_env("envpool:Breakout-v5", EnvOptions(noops=1, frame_skip=1))
+    assert theirs.frame_stack == 4
+    noop, rng, games_started = np.array([0]), np.random.default_rng(0), 0
+    done, frames = True, np.zeros((4, 84, 84), np.uint8)
+    for _ in range(1500):
+        action = rng.integers(0, 4, 1)
+        if done:
+            obs = theirs.step(noop)[0] if games_started else theirs.reset(seed=0)[0]
+            _ = ours.step(noop) if games_started else ours.reset(seed=0)
+            frames, done = np.zeros_like(frames), False
+            frame = ours.step(noop)[0]
+            games_started += 1
+        else:
+            obs, _, terminated, truncated, _ = theirs.step(action)
+            frame, _, *flags, _ = ours.step(action)
+            assert [terminated, truncated] == flags
+            done = bool(terminated[0] or truncated[0])
+        frames = np.concatenate([frames[1:], frame[0]])
+        compared = 3 if done else 4
+        np.testing.assert_array_equal(obs[0, :compared], frames[:compared])
+    assert games_started > 1
 
 
 def test_envpool_without_no_ops_is_refused():

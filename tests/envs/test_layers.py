@@ -176,6 +176,19 @@ def test_frozen_statistics_do_not_move():
     assert moments.count == 2
 
 
+def test_frozen_rewards_are_scaled_by_statistics_that_do_not_move():
+    lane = [{"reward": 3}, {"reward": 500, "terminated": True}, {"reward": 0}, {"reward": -4}]
+    env = NormalizeReward(EpisodeStatistics(Scripted([lane])), gamma=0.5, frozen=True)
+    moments = statistics(env)["reward"]
+    assert column(play(env, 4), 0) == pytest.approx([3, 10, 0, -4])  # a variance of 1; clipped
+    assert moments.count == 0
+    moments.update(np.array([0.0, 4.0]))
+    rows = play(env, 4)
+    assert column(rows, 0) == pytest.approx([1.5, 10, 0, -2])
+    assert rows[1][3]["episode"]["return"][0] == 503
+    assert moments.count == 2
+
+
 def test_only_float_boxes_are_normalised():
     space = spaces.Dict(
         a=spaces.Box(-1, 1, (2,), np.float32),

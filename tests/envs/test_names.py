@@ -7,7 +7,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted_envs import Counter, OldStyle
 
-from rookery.envs import EnvOptions, env_info, make_env, register_env, registered_envs
+from rookery.envs import (
+    EnvOptions,
+    env_info,
+    make_env,
+    register_env,
+    registered_envs,
+    statistics,
+)
 from rookery.errors import BadInput
 
 
@@ -157,9 +164,15 @@ def test_envpool_refuses_what_it_does_not_have():
     assert message(make_env, "envpool:CartPole-v9") == (
         'envs: "envpool:CartPole-v9" is not in EnvPool. Did you mean "CartPole-v1"?'
     )
-    assert "env.frame_stack cannot be set" in message(
-        make_env, "envpool:CartPole-v1", EnvOptions(frame_stack=2)
+    assert "env.frame_skip cannot be set" in message(
+        make_env, "envpool:CartPole-v1", EnvOptions(frame_skip=2)
     )
+    for key in ("stack_num", "frame_stack"):
+        assert message(make_env, "envpool:Pong-v5", EnvOptions(kwargs={key: 2})) == (
+            f"env.kwargs may not set {key!r}: set env.frame_stack"
+        )
+    assert env_info("envpool:Pong-v5")["options"]["frame_stack"] == 4
+    assert env_info("envpool:CartPole-v1")["options"]["frame_stack"] == 1
 
 
 def test_time_limits_hold_on_the_native_engine():
@@ -171,18 +184,40 @@ def test_time_limits_hold_on_the_native_engine():
     assert [row[3].item() for row in rows] == [False] * 6 + [True, False]
 
 
-def test_evaluation_is_raw_and_frozen():
-    options = EnvOptions(normalize_obs=True, normalize_reward=True, clip_reward=True)
+def layers(env):
+    """Names of the wrappers, the outermost first."""
+    return [type(env).__name__, *layers(env.env)] if hasattr(env, "env") else []
+
+
+def test_evaluation_pays_what_the_learner_got_from_frozen_statistics():
+    options = EnvOptions(normalize_obs=True, normalize_reward=True, time_limit=20, frame_stack=2)
     env = make_env("Pendulum-v1", options, training=False)
-    env.reset(seed=0)
-    rewards = [env.step(np.zeros((1, 1), np.float32))[1].item() for _ in range(20)]
-    assert min(rewards) < -1
-    chain, layer = [], env
-    while hasattr(layer, "env"):
-        chain.append(type(layer).__name__)
-        layer = layer.env
-    assert chain == ["NormalizeObservation", "EpisodeStatistics", "Guard"]
-    assert env.moments[()].count == 0
+    found = statistics(env)
+    assert sorted(found) == ["obs", "reward"]
+
+    def played(env):
+        env.reset(seed=0)
+        rows = [env.step(np.zeros((1, 1), np.float32)) for _ in range(20)]
+        return np.array([row[1].item() for row in rows]), rows[-1][4]["episode"]["return"].item()
+
+    raw, score = played(make_env("Pendulum-v1", EnvOptions(time_limit=20)))
+    fresh, told = played(env)
+    np.testing.assert_allclose(fresh, raw.clip(-10, 10))  # a variance of 1 until one is loaded
+    found["reward"].load({"merged": np.array([4.0, 0.0, 4 * 100.0]), "pending": np.zeros(3)})
+    scaled, again = played(env)
+    np.testing.assert_allclose(scaled, raw / 10)
+    assert told == again == score == pytest.approx(raw.sum())
+    assert (found["reward"].count, found["obs"].count) == (4, 0)
+
+
+def test_only_one_life_is_for_training_alone():
+    options = EnvOptions(
+        normalize_obs=True, normalize_reward=True, clip_reward=True, one_life=True, frame_stack=2
+    )
+    seen = ["FrameStack", "NormalizeObservation", "NormalizeReward", "ClipReward"]
+    inner = ["EpisodeStatistics", "Guard"]
+    assert layers(make_env("Pendulum-v1", options)) == [*seen, "OneLife", *inner]
+    assert layers(make_env("Pendulum-v1", options, training=False)) == [*seen, *inner]
 
 
 def test_the_listing_and_the_info():

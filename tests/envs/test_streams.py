@@ -250,4 +250,4 @@ def test_grey_resized_stacked_images_come_channel_first():
     env.reset()
     obs = env.step(np.zeros(2, int))[0]
     assert obs.shape == (2, 3, 6, 4)
-    assert [int(frame.max()) for frame in obs[0]] == pytest.approx([10, 10, 20], abs=1)
+    assert [int(frame.max()) for frame in obs[0]] == pytest.approx([0, 10, 20], abs=1)

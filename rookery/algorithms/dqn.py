@@ -1,0 +1,194 @@
+"""Deep Q-learning (Mnih et al. 2015) with the improvements that make up Rainbow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rookery.algorithms.base import Algorithm, Collection, Spaces, register
+from rookery.algorithms.exploration import epsilon_greedy, linear_epsilon
+from rookery.algorithms.off_policy import (
+    ReplayConfig,
+    chosen_value,
+    copy_parameters,
+    cost,
+    count_actions,
+    follow,
+    rows_of,
+    transition_replay,
+    transition_td,
+)
+from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
+from rookery.data.tree import Tree
+from rookery.errors import require
+from rookery.memory.replay import Replay
+from rookery.networks.build import NetConfig
+from rookery.networks.distributional import expected, projected
+from rookery.networks.noisy import NoisyLinear
+from rookery.networks.q import QHeadConfig, QNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(ReplayConfig):
+    """Settings of DQN."""
+
+    alpha: float = 0.0
+    """Windows are drawn in proportion to their priority to this power; 0: evenly."""
+    dueling: bool = False
+    """Whether value and advantages have outputs of their own."""
+    n_step: int = 1
+    """Steps whose rewards are summed before a value is trusted."""
+    rollout_steps: int = 1
+    """Rows collected from each environment between updates."""
+    epsilon_start: float = 1.0
+    """Probability of a random action at the start."""
+    epsilon_end: float = 0.05
+    """The same in the end."""
+    epsilon_steps: int = 100_000
+    """Agent steps over which it falls."""
+    atoms: int = 1
+    """Values are distributions over so many atoms (C51); 1: plain numbers."""
+    value_min: float = -10.0
+    """The lowest atom."""
+    value_max: float = 10.0
+    """The highest atom."""
+    noisy: bool = False
+    """Whether noise in the weights explores instead of random actions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("epsilon_start", "epsilon_end"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"algo.{name} must lie in [0, 1], got {value}")
+        require(
+            self.epsilon_steps >= 0,
+            f"algo.epsilon_steps must be 0 or more, got {self.epsilon_steps}",
+        )
+        for name in ("atoms", "rollout_steps"):
+            value = getattr(self, name)
+            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
+        require(
+            self.value_min < self.value_max,
+            f"algo.value_min={self.value_min} must be less than algo.value_max={self.value_max}",
+        )
+
+
+@register("dqn")
+class DQN(Algorithm):
+    """Q-learning from a replay memory: double, dueling, n-step, prioritized, distributional and
+    noisy as the settings say."""
+
+    Config = DQNConfig
+    default_net = NetConfig(activation="relu")
+    explores_by = "epsilon"
+
+    def __init__(self, spaces: Spaces, config: DQNConfig, net: NetConfig, device: torch.device):
+        actions = count_actions("dqn", spaces.action)
+        require(net.core == "none", f"net.core={net.core}: dqn has no memory; use r2d2")
+        self.spaces = spaces
+        self.config = config
+        self.device = device
+        self.start = int(spaces.action.start)  # type: ignore[attr-defined]
+        head = QHeadConfig(config.dueling, config.noisy, config.atoms)
+        self.network = QNetwork(spaces.obs, actions, net, head).to(device)
+        self.target = QNetwork(spaces.obs, actions, net, head).to(device).requires_grad_(False)
+        copy_parameters(self.target, self.network)
+        self.atoms = torch.linspace(config.value_min, config.value_max, config.atoms, device=device)
+        self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
+        # Errors of plain values are no measure of how wrong a distribution is.
+        self.records = config.alpha > 0 and config.atoms == 1
+
+    def initial_state(self, batch: int) -> Tree:
+        return ()
+
+    def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
+        config = self.config
+        epsilon = linear_epsilon(
+            env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps
+        )
+        return torch.full((lanes.size,), 0.0 if config.noisy else epsilon, device=self.device)
+
+    def act(
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
+    ) -> Decision:
+        set_noise(self.network, explore is not None, generator)
+        q = self.values(self.network(obs))
+        action = epsilon_greedy(q, explore, generator)
+        extra = {"q": chosen_value(q, action), "value": q.amax(-1)} if self.records else {}
+        return Decision(action, action + self.start, state, extra)
+
+    def values(self, out: Tensor) -> Tensor:
+        """Action values [..., A] from the network's output."""
+        return expected(out, self.atoms) if self.config.atoms > 1 else out
+
+    def prepare(self, segment: Segment) -> Segment:
+        return segment
+
+    def memory(self, lanes: int, writers: int, seed: int) -> Replay:
+        return transition_replay(
+            self.config,
+            self.spaces,
+            recorded=self.records,
+            lanes=lanes,
+            writers=writers,
+            rows_at_once=self.config.rollout_steps,
+            device=self.device,
+            seed=seed,
+        )
+
+    def statistics(self, batch: Batch) -> Tensor:
+        return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        assert batch.weight is not None
+        set_noise(self.network, True, None)
+        set_noise(self.target, True, None)
+        if self.config.atoms > 1:
+            q, costs = self.distribution_costs(batch)
+            priorities = costs.detach()
+        else:
+            q, error = transition_td(self.network, self.target, batch, self.config.double)
+            costs, priorities = cost(error, self.config.loss), error.detach().abs()
+        scale = 1 / statistics[0].float()
+        metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
+        return Loss((costs * batch.weight).sum() * scale, metrics, priorities)
+
+    def distribution_costs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean values [B] of the actions taken, and cross-entropies [B] to their targets."""
+        steps, atoms = batch.steps, self.atoms
+        now, later = rows_of(batch)
+        logits = chosen_distribution(self.network(now), steps.action[0].long())
+        with torch.no_grad():
+            target = self.target(later)
+            chooser = self.network(later) if self.config.double else target
+            best = chosen_distribution(target, expected(chooser, atoms).argmax(-1))
+            goal = projected(best.softmax(-1), steps.reward[0], steps.discount[0], atoms)
+        return expected(logits, atoms), -(goal * logits.log_softmax(-1)).sum(-1)
+
+    def after_update(self, updates: int) -> None:
+        follow(self.target, self.network, updates, self.config)
+
+    def saved(self) -> dict[str, nn.Module]:
+        return {"target": self.target}
+
+
+def chosen_distribution(logits: Tensor, action: Tensor) -> Tensor:
+    """Logits [B, Z] of the actions [B], out of [B, A, Z]."""
+    return logits[torch.arange(len(action), device=action.device), action]
+
+
+def set_noise(network: nn.Module, noisy: bool, generator: torch.Generator | None) -> None:
+    """New noise in the noisy layers, or none."""
+    for layer in network.modules():
+        if isinstance(layer, NoisyLinear):
+            if noisy:
+                layer.renew(generator)
+            else:
+                layer.quiet()

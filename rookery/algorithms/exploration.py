@@ -1,0 +1,30 @@
+"""Trying actions that do not look best: how often, and how."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rookery.data.steps import Lanes
+
+
+def linear_epsilon(env_steps: int, start: float, end: float, steps: int) -> float:
+    """From `start` to `end` over the first `steps` steps of the run."""
+    done = min(1.0, env_steps / steps) if steps else 1.0
+    return start + done * (end - start)
+
+
+def ladder(lanes: Lanes, base: float, power: float) -> Tensor:
+    """base^(1 + power i / (N - 1)) for environment i of N (Horgan et al. 2018), [B]."""
+    place = torch.arange(lanes.first, lanes.first + lanes.size, dtype=torch.float64)
+    return (base ** (1 + power * place / max(1, lanes.total - 1))).float()
+
+
+def epsilon_greedy(q: Tensor, epsilon: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    """The best action for each row of values [B, A], or with probability epsilon [B] any."""
+    best = q.argmax(-1)
+    if epsilon is None:
+        return best
+    draw = torch.rand(2, len(q), generator=generator, device=q.device)
+    anything = (draw[1] * q.shape[-1]).long()
+    return torch.where(draw[0] < epsilon, anything, best)

@@ -1,0 +1,253 @@
+"""What the algorithms that learn action values from a replay memory have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import gymnasium.spaces as spaces
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rookery.algorithms.base import OptimizerConfig, Spaces
+from rookery.data.steps import Batch
+from rookery.data.tree import Tree, tree_map
+from rookery.errors import BadInput, require
+from rookery.memory import budget
+from rookery.memory.distributions import Prioritized, Uniform
+from rookery.memory.limiter import Limiter
+from rookery.memory.replay import Columns, FirstPriorities, Replay, Transitions, Windows
+from rookery.memory.returns import n_step
+from rookery.memory.ring import Layout, Ring, row_like
+from rookery.memory.sum_tree import Floats, Indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(OptimizerConfig):
+    """Settings of every algorithm with a replay memory."""
+
+    learning_rate: float = 1e-4
+    """Size of a step at the start."""
+    anneal: bool = False
+    """Whether the learning rate falls linearly to zero over the run."""
+    epsilon: float = 1.5e-4
+    """Added to the denominator of adam and rmsprop."""
+    max_grad_norm: float = 40.0
+    """The gradient is scaled down to this norm; 0: never."""
+    gamma: float = 0.99
+    """Discount per agent step."""
+    n_step: int = 3
+    """Steps whose rewards are summed before a value is trusted."""
+    batch_size: int = 32
+    """Windows in an update."""
+    capacity: int | str = 1_000_000
+    """What the memory holds over all environments: rows, or bytes such as 8GB."""
+    warm_up: int = 20_000
+    """Rows stored over all environments before learning starts."""
+    samples_per_insert: float | None = 8.0
+    """How often each stored step is learned from on average; none: as often as it happens."""
+    alpha: float = 0.6
+    """Windows are drawn in proportion to their priority to this power; 0: evenly."""
+    beta: float = 0.4
+    """How far importance weights correct for that: 0 not at all, 1 in full."""
+    double: bool = True
+    """Whether the learned network chooses the action that the target network values."""
+    dueling: bool = True
+    """Whether value and advantages have outputs of their own."""
+    loss: Literal["huber", "mse"] = "huber"
+    """Cost of an error."""
+    target_period: int = 2_500
+    """Updates between copies of the network to its target, if target_tau is none."""
+    target_tau: float | None = None
+    """Share of the network that flows into its target with every update; none: copies."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
+        for name in ("n_step", "batch_size", "target_period"):
+            value = getattr(self, name)
+            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"algo.{name} must lie in [0, 1], got {value}")
+        tau, ratio = self.target_tau, self.samples_per_insert
+        require(tau is None or 0 < tau <= 1, f"algo.target_tau must lie in (0, 1], got {tau}")
+        require(
+            ratio is None or ratio > 0, f"algo.samples_per_insert must be positive, got {ratio}"
+        )
+        require(self.warm_up >= 0, f"algo.warm_up must be 0 or more, got {self.warm_up}")
+        budget.check_capacity(self.capacity)
+
+
+# ---------------------------------------------------------------- pure functions
+
+
+def chosen_value(q: Tensor, action: Tensor) -> Tensor:
+    """Values [...] of the actions taken, out of q [..., A]."""
+    return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+
+def cost(error: Tensor, loss: str) -> Tensor:
+    """Huber's cost of TD errors, quadratic up to 1, or the quadratic one; any shape."""
+    if loss == "huber":
+        return F.huber_loss(error, torch.zeros_like(error), reduction="none")
+    return 0.5 * error.square()
+
+
+def transition_td(
+    network: nn.Module, target: nn.Module, batch: Batch, double: bool
+) -> tuple[Tensor, Tensor]:
+    """Values [B] of the actions taken in n-step transitions, and their TD errors [B]."""
+    steps = batch.steps
+    now, later = rows_of(batch)
+    q = chosen_value(network(now), steps.action[0])
+    with torch.no_grad():
+        target_q = target(later)
+        best = (network(later) if double else target_q).argmax(-1)
+        goal = steps.reward[0] + steps.discount[0] * chosen_value(target_q, best)
+    return q, goal - q
+
+
+def rows_of(batch: Batch) -> tuple[Tree, Tree]:
+    """The observations at both ends of n-step transitions, each [B, ...]."""
+    return tree_map(lambda x: x[0], batch.steps.obs), tree_map(lambda x: x[1], batch.steps.obs)
+
+
+def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> Floats:
+    """|TD error| of n-step transitions from what was recorded while acting: the value of the
+    action taken, "q", and that of the best, "value"; [transitions, B]."""
+    sums = n_step(columns.reward, columns.discount, columns.mask, gamma, n)
+    count = len(sums.reward)
+    later = np.arange(count)[:, None] + sums.last.astype(np.int64)
+    value = np.take_along_axis(columns.extra["value"], later, axis=0)
+    return np.abs(sums.reward + sums.discount * value - columns.extra["q"][:count])[starts]
+
+
+# ---------------------------------------------------------------- target network
+
+
+@torch.no_grad()
+def follow(target: nn.Module, network: nn.Module, updates: int, config: ReplayConfig) -> None:
+    """Bring the target network up to date, as the settings say."""
+    if config.target_tau is not None:
+        for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
+            to.lerp_(parameter, config.target_tau)
+    elif updates % config.target_period == 0:
+        copy_parameters(target, network)
+
+
+@torch.no_grad()
+def copy_parameters(target: nn.Module, network: nn.Module) -> None:
+    """Make the target equal the network."""
+    for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
+        to.copy_(parameter)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def count_actions(name: str, space: spaces.Space) -> int:
+    """How many actions there are; only Discrete spaces have action values."""
+    if not isinstance(space, spaces.Discrete):
+        raise BadInput(
+            f"algorithm: {name} needs a Discrete action space, the environment has"
+            f" {type(space).__name__}; use ppo"
+        )
+    return int(space.n)
+
+
+def layout_of(
+    spaces_: Spaces, recorded: tuple[str, ...], state: tuple[Tensor, ...] = (), stride: int = 1
+) -> Layout:
+    """What a row of such an environment is made of; `recorded` names numbers kept with it."""
+    obs = row_like(spaces_.obs)
+    if spaces_.frame_stack > 1:
+        obs = tree_map(lambda x: x[0], obs)
+    return Layout(
+        obs=obs,
+        action=torch.empty((), dtype=torch.int16, device="meta"),
+        extra={name: torch.empty((), device="meta") for name in recorded},
+        state=state,
+        frames=spaces_.frame_stack,
+        stride=stride,
+    )
+
+
+def transition_replay(
+    config: ReplayConfig,
+    spaces_: Spaces,
+    *,
+    recorded: bool,
+    lanes: int,
+    writers: int,
+    rows_at_once: int,
+    device: torch.device,
+    seed: int,
+) -> Replay:
+    """A replay of n-step transitions; if values are `recorded`, they give first priorities."""
+    return build_replay(
+        config,
+        layout_of(spaces_, ("q", "value") if recorded else ()),
+        Transitions(config.n_step, config.gamma),
+        lanes=lanes,
+        writers=writers,
+        rows_at_once=rows_at_once,
+        device=device,
+        seed=seed,
+        first_priorities=partial(recorded_errors, gamma=config.gamma, n=config.n_step)
+        if recorded
+        else None,
+    )
+
+
+def build_replay(
+    config: ReplayConfig,
+    layout: Layout,
+    windows: Windows,
+    *,
+    lanes: int,
+    writers: int,
+    rows_at_once: int,
+    device: torch.device,
+    seed: int,
+    first_priorities: FirstPriorities | None,
+) -> Replay:
+    """A replay for `writers` actors of `lanes` environments that add `rows_at_once` rows."""
+    total = lanes * writers
+    capacity = budget.rows_within(config.capacity, layout.row_bytes())
+    require(
+        config.batch_size <= capacity,
+        f"algo.capacity={config.capacity} holds {capacity:,} rows, less than"
+        f" algo.batch_size={config.batch_size}",
+    )
+    rows = capacity // total // windows.stride * windows.stride
+    least = windows.length + layout.frames + rows_at_once
+    require(
+        rows >= least,
+        f"algo.capacity={config.capacity} gives each of the {total} environments {rows:,} rows, but"
+        f" a window of {windows.length} needs {least}; raise it or lower --envs",
+    )
+    require(
+        config.warm_up <= rows * total,
+        f"algo.warm_up={config.warm_up} is more than algo.capacity={config.capacity} holds",
+    )
+    budget.check_fits(layout.row_bytes() * rows * total, rows * total)
+    ring = Ring(layout, total, rows)
+    samples = config.batch_size * windows.samples
+    tolerance = 2 * max(samples, (config.samples_per_insert or 0) * rows_at_once * lanes)
+    return Replay(
+        ring,
+        windows,
+        Prioritized(total * ring.starts, config.alpha, config.beta)
+        if config.alpha
+        else Uniform(total, ring.starts),
+        Limiter(config.samples_per_insert, config.warm_up, tolerance),
+        config.batch_size,
+        seed,
+        device,
+        writers,
+        first_priorities if config.alpha else None,
+    )

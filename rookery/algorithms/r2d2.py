@@ -1,0 +1,315 @@
+"""R2D2 (Kapturowski et al. 2019): recurrent Q-learning from sequences of replayed experience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rookery.algorithms.base import Algorithm, Collection, Spaces, register
+from rookery.algorithms.exploration import epsilon_greedy, ladder
+from rookery.algorithms.off_policy import (
+    ReplayConfig,
+    build_replay,
+    chosen_value,
+    copy_parameters,
+    cost,
+    count_actions,
+    follow,
+    layout_of,
+)
+from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment, Steps
+from rookery.data.tree import Tree, tree_map
+from rookery.errors import require
+from rookery.memory.replay import Columns, Replay, Sequences
+from rookery.memory.returns import n_step, rescale, unrescale
+from rookery.memory.sum_tree import Floats, Indices
+from rookery.networks.build import NetConfig
+from rookery.networks.q import Inputs, QHeadConfig, RecurrentQNetwork
+from rookery.networks.recurrent import State, resets
+
+MOST_ROWS_AT_ONCE = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2D2Config(ReplayConfig):
+    """Settings of R2D2."""
+
+    gamma: float = 0.997
+    """Discount per agent step."""
+    epsilon: float = 1e-3
+    """Added to the denominator of adam and rmsprop."""
+    batch_size: int = 64
+    """Sequences in an update."""
+    samples_per_insert: float | None = None
+    """How often each stored step is learned from on average; none: as often as it happens."""
+    alpha: float = 0.9
+    """Sequences are drawn in proportion to their priority to this power; 0: evenly."""
+    beta: float = 0.6
+    """How far importance weights correct for that: 0 not at all, 1 in full."""
+    burn_in: int = 40
+    """Rows that only bring the recurrent state up to date."""
+    unroll: int = 80
+    """Rows of a sequence that are learned from; n_step more follow them."""
+    stride: int | None = None
+    """Rows between the starts of sequences; none: unroll, so that each row is learned from once
+    in every pass."""
+    eta: float = 0.9
+    """A sequence's priority is eta times its largest error plus the rest times the mean."""
+    rescale: bool = True
+    """Whether values are learned on the scale h, which draws large ones near."""
+    inputs: bool = True
+    """Whether the network sees the previous action and reward."""
+    epsilon_base: float = 0.4
+    """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
+    epsilon_power: float = 7.0
+    """How much less the last environment explores than the first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.unroll >= 1, f"algo.unroll must be at least 1, got {self.unroll}")
+        require(self.burn_in >= 0, f"algo.burn_in must be 0 or more, got {self.burn_in}")
+        for name in ("burn_in", "n_step", "stride"):
+            value = getattr(self, name)
+            require(
+                value is None or value <= self.unroll,
+                f"algo.{name}={value} is longer than algo.unroll={self.unroll} allows",
+            )
+        require(
+            self.stride is None or self.stride >= 1,
+            f"algo.stride must be at least 1, got {self.stride}",
+        )
+        base, power = self.epsilon_base, self.epsilon_power
+        require(0 < base <= 1, f"algo.epsilon_base must lie in (0, 1], got {base}")
+        require(power >= 0, f"algo.epsilon_power must be 0 or more, got {power}")
+        require(0 <= self.eta <= 1, f"algo.eta must lie in [0, 1], got {self.eta}")
+
+    @property
+    def sequence_stride(self) -> int:
+        """Rows between the starts of sequences."""
+        return self.stride or self.unroll
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows collected at a time: sequences must start where a collection does, because the
+        recurrent state is kept there."""
+        stride = self.sequence_stride
+        return max(n for n in range(1, MOST_ROWS_AT_ONCE + 1) if stride % n == 0)
+
+    @property
+    def later(self) -> int:
+        """The first row, burn-in past, before which another sequence stores its state."""
+        stride = self.sequence_stride
+        return max(1, -(-self.burn_in // stride)) * stride
+
+
+# ---------------------------------------------------------------- pure functions
+
+
+def mixed_priority(error: Tensor, mask: Tensor, eta: float) -> Tensor:
+    """eta max + (1 - eta) mean of the unmasked absolute errors [T, B], [B]."""
+    error = error.abs() * mask
+    return eta * error.amax(0) + (1 - eta) * error.sum(0) / mask.sum(0).clamp(min=1)
+
+
+def sequence_td(
+    q: Tensor, best_value: Tensor, steps: Steps, gamma: float, n: int, scaled: bool
+) -> Tensor:
+    """n-step TD errors [T, B] of the first T of T + n rows, 0 on masked ones.
+
+    `q` [T, B] are values of the actions taken, `best_value` [T + n, B] values of the best
+    actions; both on the scale h if `scaled`.
+    """
+    sums = n_step(steps.reward, steps.discount, steps.mask, gamma, n)
+    count = len(sums.reward)
+    later = torch.arange(count, device=q.device).unsqueeze(-1) + sums.last.long()
+    value = best_value.gather(0, later)
+    if scaled:
+        goal = rescale(sums.reward + sums.discount * unrescale(value))
+    else:
+        goal = sums.reward + sums.discount * value
+    return (goal - q) * steps.mask[:count]
+
+
+def previous(steps: Steps, action: Tensor, reward: Tensor) -> Inputs:
+    """The action and reward before each row [T, B], those before the first given; zeros where an
+    episode starts."""
+    hot = F.one_hot(steps.action[:-1].long(), action.shape[-1]) * steps.mask[:-1].unsqueeze(-1)
+    return Inputs(
+        torch.cat([action.unsqueeze(0), hot]),
+        torch.cat([reward.unsqueeze(0), steps.reward[:-1] * steps.mask[:-1]]),
+    )
+
+
+def delta_q(stored: Tensor, recomputed: Tensor) -> Tensor:
+    """How far values [B, A] from a stored state are from those of the state recomputed with the
+    present weights, relative to the largest of these, [B]."""
+    return (stored - recomputed).norm(dim=-1) / recomputed.abs().amax(-1).clamp(min=1e-6)
+
+
+@register("r2d2")
+class R2D2(Algorithm):
+    """Recurrent, double, dueling, n-step Q-learning with stored state and burn-in."""
+
+    Config = R2D2Config
+    default_net = NetConfig(activation="relu", core="lstm", core_size=512)
+    explores_by = "epsilon"
+    asynchronous = True
+
+    def __init__(self, spaces: Spaces, config: R2D2Config, net: NetConfig, device: torch.device):
+        self.actions = count_actions("r2d2", spaces.action)
+        require(
+            net.core != "none", "net.core=none: r2d2 needs lstm or gru; without memory use apex"
+        )
+        self.spaces = spaces
+        self.config = config
+        self.device = device
+        self.start = int(spaces.action.start)  # type: ignore[attr-defined]
+        head = QHeadConfig(config.dueling)
+        self.network = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
+        self.target = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
+        self.target.requires_grad_(False)
+        copy_parameters(self.target, self.network)
+        self.collection = Collection(config.rows_at_once, newest_frame=spaces.frame_stack > 1)
+
+    def initial_state(self, batch: int) -> Tree:
+        """The core's state, and the previous action, one-hot."""
+        core = self.network.initial_state(batch, self.device)
+        return (*core, torch.zeros(batch, self.actions, device=self.device))
+
+    def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
+        epsilon = ladder(lanes, self.config.epsilon_base, self.config.epsilon_power)
+        return epsilon.to(self.device)
+
+    def act(
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
+    ) -> Decision:
+        *core, action_before = state
+        row = tree_map(lambda x: x.unsqueeze(0), obs)
+        inputs = self.visible(Inputs(action_before.unsqueeze(0), reward.unsqueeze(0)))
+        q, after = self.network(row, inputs, tuple(core))
+        q = q.squeeze(0)
+        action = epsilon_greedy(q, explore, generator)
+        extra = {"q": chosen_value(q, action), "value": q.amax(-1)}
+        state = (*after, F.one_hot(action, self.actions).float())
+        return Decision(action, action + self.start, state, extra)
+
+    def visible(self, inputs: Inputs) -> Inputs:
+        """What the network is shown of the previous action and reward."""
+        return inputs if self.config.inputs else Inputs(*(torch.zeros_like(x) for x in inputs))
+
+    def prepare(self, segment: Segment) -> Segment:
+        """The reward before the first row is stored with the state."""
+        return segment._replace(state=(*segment.state, segment.reward.unsqueeze(-1)))
+
+    def memory(self, lanes: int, writers: int, seed: int) -> Replay:
+        config = self.config
+        state = (*self.initial_state(1), torch.zeros(1, 1))
+        kinds = tuple(part[0].to("meta") for part in state)
+        length = config.burn_in + config.unroll + config.n_step
+        return build_replay(
+            config,
+            layout_of(self.spaces, ("q", "value"), kinds, config.sequence_stride),
+            Sequences(length, config.sequence_stride, config.unroll, config.later),
+            lanes=lanes,
+            writers=writers,
+            rows_at_once=config.rows_at_once,
+            device=self.device,
+            seed=seed,
+            first_priorities=self.first_priorities,
+        )
+
+    def first_priorities(self, columns: Columns, starts: Indices) -> Floats:
+        """Priorities of sequences [sequences, B] from the values recorded while acting."""
+        config = self.config
+        reward, discount, mask = (torch.from_numpy(x) for x in columns[:3])
+        q, value = (torch.from_numpy(columns.extra[name]).double() for name in ("q", "value"))
+        steps = Steps((), q, reward, discount, mask, {})
+        rows = len(q) - config.n_step
+        error = sequence_td(q[:rows], value, steps, config.gamma, config.n_step, config.rescale)
+        parts = [slice(s + config.burn_in, s + config.burn_in + config.unroll) for s in starts]
+        mixed = [mixed_priority(error[part], mask[part], config.eta) for part in parts]
+        return np.stack([m.numpy() for m in mixed])
+
+    def statistics(self, batch: Batch) -> Tensor:
+        learned = slice(self.config.burn_in, self.config.burn_in + self.config.unroll)
+        return torch.stack(
+            [
+                batch.steps.mask[learned].double().sum(),
+                torch.tensor(float(batch.steps.mask.shape[1]), device=self.device).double(),
+            ]
+        )
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        assert batch.weight is not None
+        config = self.config
+        *core, action, reward = batch.state
+        inputs = self.visible(previous(batch.steps, action, reward.squeeze(-1)))
+        reset = resets(batch.steps.mask)
+        q = self.unrolled(self.network, batch.steps.obs, inputs, tuple(core), reset)
+        with torch.no_grad():
+            target_q = self.unrolled(self.target, batch.steps.obs, inputs, tuple(core), reset)
+            best = (q if config.double else target_q).argmax(-1)
+        steps = tree_map(lambda x: x[config.burn_in :], batch.steps._replace(obs=(), extra={}))
+        chosen = chosen_value(q[: config.unroll], steps.action[: config.unroll])
+        value = chosen_value(target_q, best)
+        error = sequence_td(chosen, value, steps, config.gamma, config.n_step, config.rescale)
+        mask = steps.mask[: config.unroll]
+        rows, sequences = statistics.float()
+        total = (cost(error, config.loss) * batch.weight).sum() / rows
+        with torch.no_grad():
+            metrics = {
+                "q_mean": (chosen * mask).sum() / rows,
+                "td_error": error.abs().sum() / rows,
+                "delta_q": self.state_error(q, batch, inputs).sum() / sequences,
+            }
+        return Loss(total, metrics, mixed_priority(error.detach(), mask, config.eta))
+
+    def unrolled(
+        self,
+        network: RecurrentQNetwork,
+        obs: Tree,
+        inputs: Inputs,
+        state: State,
+        reset: Tensor | None,
+    ) -> Tensor:
+        """Values [unroll + n, B, A] of the rows after the burn-in, which gets no gradient."""
+        burn_in = self.config.burn_in
+        if burn_in:
+            rows = slice(0, burn_in)
+            with torch.no_grad():
+                state = network.after(*cut(rows, obs, inputs), state, at(rows, reset))
+        rows = slice(burn_in, None)
+        return network.window(*cut(rows, obs, inputs), state, at(rows, reset))
+
+    def state_error(self, q: Tensor, batch: Batch, inputs: Inputs) -> Tensor:
+        """Delta-Q [B] at the row before which the next sequence stored its state."""
+        row = slice(self.config.later, self.config.later + 1)
+        *core, _, _ = (part[0] for part in batch.steps.extra["later_state"])
+        stored, _ = self.network(*cut(row, batch.steps.obs, inputs), tuple(core))
+        return delta_q(stored[0], q[self.config.later - self.config.burn_in])
+
+    def after_update(self, updates: int) -> None:
+        follow(self.target, self.network, updates, self.config)
+
+    def saved(self) -> dict[str, nn.Module]:
+        return {"target": self.target}
+
+
+def cut(rows: slice, obs: Tree, inputs: Inputs) -> tuple[Tree, Inputs]:
+    """Rows of observations and inputs."""
+    return tree_map(lambda x: x[rows], obs), tree_map(lambda x: x[rows], inputs)
+
+
+def at(rows: slice, reset: Tensor | None) -> Tensor | None:
+    """Rows of `reset`; None if the state is cleared before none of them."""
+    part = None if reset is None else reset[rows]
+    return part if part is not None and bool(part.any()) else None

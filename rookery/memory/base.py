@@ -1,0 +1,37 @@
+"""What a memory is to the rest of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rookery.data.steps import Batch, Segment
+
+
+class Memory(Protocol):
+    """Where experience goes, and batches come from."""
+
+    generator: torch.Generator
+
+    def add(self, segment: Segment, writer: int = 0) -> None:
+        """Take a segment of the actor `writer`."""
+        ...
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches that are due, on the learner's device."""
+        ...
+
+    def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
+        """Take the new priorities of a batch's windows."""
+        ...
+
+    def take_report(self, seconds: float) -> dict[str, float]:
+        """What is worth reporting of the `seconds` since the last call."""
+        ...
+
+    def describe(self) -> str | None:
+        """A line about the memory it will take, if that is worth one."""
+        ...

@@ -1,0 +1,58 @@
+"""How much memory a replay may take."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rookery.errors import BadInput, require
+
+UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def rows_within(capacity: int | str, row_bytes: float) -> int:
+    """How many rows a capacity in rows, or in bytes such as "8GB", stands for."""
+    if isinstance(capacity, int):
+        return capacity
+    return int(capacity_bytes(capacity) / row_bytes)
+
+
+def check_capacity(capacity: int | str) -> None:
+    """Raise unless a capacity is a positive number of rows or of bytes."""
+    size = capacity if isinstance(capacity, int) else capacity_bytes(capacity)
+    require(size >= 1, f"algo.capacity must be at least 1 row, got {capacity}")
+
+
+def capacity_bytes(text: str) -> float:
+    """ "8GB" or "500 MB" as a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)\s*", text, re.IGNORECASE)
+    if match is None:
+        raise BadInput(f'algo.capacity: expected rows or bytes such as 8GB, got "{text}"')
+    return float(match[1]) * UNITS[match[2].upper()]
+
+
+def machine_bytes() -> int:
+    """The memory of this machine, or of the part of it that this process may use."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = CGROUP.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def check_fits(needed: float, rows: int) -> None:
+    """Raise unless the machine has the memory that so many rows need."""
+    there = machine_bytes()
+    require(
+        needed <= there,
+        f"algo.capacity: {rows:,} rows take {gigabytes(needed)} and the machine has"
+        f" {gigabytes(there)}; lower it, or give it in bytes such as 8GB",
+    )
+
+
+def gigabytes(count: float) -> str:
+    """Bytes as "7.1 GB"."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,160 @@
+"""Rows of experience in preallocated memory, every row once, the oldest overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.data.steps import Steps
+from rookery.data.tree import Tree, tree_leaves, tree_map
+from rookery.memory.sum_tree import Indices
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a row is made of, as tensors of one row's shape and type on the device "meta"."""
+
+    obs: Tree
+    """One frame where observations are stacks of frames."""
+    action: Tensor
+    extra: dict[str, Tensor]
+    """What the algorithm recorded while acting."""
+    state: Tree = ()
+    """Recurrent state, stored only with every `stride`-th row."""
+    frames: int = 1
+    """Frames in an observation; their stack is rebuilt when rows are taken out."""
+    stride: int = 1
+
+    def row_bytes(self) -> float:
+        """Memory that a row takes, its share of the stored state included."""
+        row = [*tree_leaves((self.obs, self.action, self.extra)), *small_columns()]
+        return sum(map(bytes_of, row)) + sum(map(bytes_of, tree_leaves(self.state))) / self.stride
+
+
+def small_columns() -> tuple[Tensor, ...]:
+    """Reward, discount and mask of a row."""
+    flag = torch.empty((), dtype=torch.uint8, device="meta")
+    return torch.empty((), device="meta"), flag, flag
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Memory that a tensor of this kind takes."""
+    return tensor.numel() * tensor.element_size()
+
+
+class Ring:
+    """The newest `rows` rows of each of `lanes` environments.
+
+    Rows of a lane are numbered from 0 on and never renumbered; row r stands in slot r modulo
+    `rows`. One place more than there are rows stays zero: frames before an episode's start.
+    """
+
+    def __init__(self, layout: Layout, lanes: int, rows: int):
+        self.layout = layout
+        self.lanes = lanes
+        self.rows = rows
+        self.nowhere = lanes * rows
+        self.obs = tree_map(self.column, layout.obs)
+        self.action = self.column(layout.action)
+        reward, discount, mask = (self.column(kind) for kind in small_columns())
+        # The small columns are read by numpy, which costs less for a handful of numbers.
+        self.reward, self.discount, self.mask = reward.numpy(), discount.numpy(), mask.numpy()
+        self.extra = {name: self.column(kind).numpy() for name, kind in layout.extra.items()}
+        self.starts = rows // layout.stride
+        self.state = tree_map(lambda x: zeros(x, lanes * self.starts), layout.state)
+
+    def column(self, kind: Tensor) -> Tensor:
+        """Memory for one part of all rows; the system provides it as it is first written to."""
+        return zeros(kind, self.nowhere + 1)
+
+    def write(self, lanes: slice, row: int, steps: Steps, state: Tree) -> None:
+        """Store rows [T, B, ...] of the lanes, the first of them numbered `row`."""
+        count = len(steps.mask)
+        first = row % self.rows
+        split = min(count, self.rows - first)
+        for rows, slots in (
+            (slice(0, split), slice(first, first + split)),
+            (slice(split, count), slice(0, count - split)),
+        ):
+            if rows.start < rows.stop:
+                self.write_slots(lanes, slots, rows, steps)
+        if self.layout.state != () and row % self.layout.stride == 0:
+            place = row // self.layout.stride % self.starts
+            tree_map(lambda to, x: self.by_lane(to)[lanes, place].copy_(x), self.state, state)
+
+    def write_slots(self, lanes: slice, slots: slice, rows: slice, steps: Steps) -> None:
+        """Store some rows in neighbouring slots."""
+
+        def put(column: Tensor, values: Tensor) -> None:
+            self.by_lane(column)[lanes, slots].copy_(values[rows].transpose(0, 1))
+
+        tree_map(put, self.obs, steps.obs)
+        put(self.action, steps.action)
+        put(torch.from_numpy(self.reward), steps.reward)
+        put(torch.from_numpy(self.discount), steps.discount)
+        put(torch.from_numpy(self.mask), steps.mask)
+        for name, column in self.extra.items():
+            put(torch.from_numpy(column), steps.extra[name])
+
+    def by_lane(self, column: Tensor) -> Tensor:
+        """A column as [lanes, places a lane, ...]."""
+        return column[: len(column) // self.lanes * self.lanes].unflatten(0, (self.lanes, -1))
+
+    def places(self, lane: Indices, row: Indices) -> Indices:
+        """Where rows stand in the columns; any shape."""
+        return lane * self.rows + row % self.rows
+
+    def take_obs(self, lane: Indices, row: Indices) -> Tree:
+        """Observations at rows [T, B] of lanes [B], with their stacks of frames rebuilt."""
+        index = self.places(lane, row)
+        if self.layout.frames > 1:
+            index = self.stacked(lane, row, index)
+        return tree_map(lambda column: take(column, index), self.obs)
+
+    def stacked(self, lane: Indices, row: Indices, index: Indices) -> Indices:
+        """Places of the frames in each observation, [T, B, frames], the newest last.
+
+        An episode's first row follows a masked row; frames before it are zero.
+        """
+        stack = np.full((*index.shape, self.layout.frames), self.nowhere)
+        stack[..., -1] = index
+        playing = np.ones(index.shape, bool)
+        for back in range(1, self.layout.frames):
+            earlier = self.places(lane, row - back)
+            playing &= (row >= back) & (self.mask[earlier] > 0)
+            stack[..., -1 - back] = np.where(playing, earlier, self.nowhere)
+        return stack
+
+    def take_state(self, lane: Indices, row: Indices) -> Tree:
+        """Recurrent state before rows [B] that are multiples of the stride."""
+        index = lane * self.starts + row // self.layout.stride % self.starts
+        return tree_map(lambda column: take(column, index), self.state)
+
+    def nbytes(self) -> int:
+        """Memory that all columns take when full."""
+        small = (self.reward, self.discount, self.mask, *self.extra.values())
+        large = tree_leaves((self.obs, self.action, self.state))
+        return sum(x.nbytes for x in small) + sum(map(bytes_of, large))
+
+
+def zeros(kind: Tensor, count: int) -> Tensor:
+    """`count` of a kind of tensor."""
+    return torch.zeros((count, *kind.shape), dtype=kind.dtype)
+
+
+def take(column: Tensor, index: Indices) -> Tensor:
+    """Entries of a column at an index of any shape."""
+    flat = torch.from_numpy(np.ascontiguousarray(index).reshape(-1))
+    return column.index_select(0, flat).view(*index.shape, *column.shape[1:])
+
+
+def row_like(space: Any) -> Tree:
+    """A space's single observation as meta tensors."""
+    from gymnasium.vector.utils import create_empty_array
+
+    arrays = create_empty_array(space, n=1)
+    return tree_map(lambda x: torch.as_tensor(x)[0].to("meta"), arrays)
