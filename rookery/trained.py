@@ -10,6 +10,7 @@ import torch
 from rookery.algorithms import Spaces, algorithm_class
 from rookery.config import RunConfig, from_values
 from rookery.envs import frame_stack_of, human_normalized, make_env
+from rookery.errors import require
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
@@ -21,24 +22,47 @@ EVALUATION_SEED = 1_000_003
 
 
 class TrainedRun(Run):
-    """A run's folder with the agent of its newest whole checkpoint."""
+    """A run's folder with the agent of its newest whole checkpoint, or of another one."""
+
+    checkpoint_name: str | None = None
 
     @property
     def settings(self) -> RunConfig:
         """The run's config."""
         return from_values(self.config, {})
 
+    def at(self, name: str | int | None) -> TrainedRun:
+        """The run with the agent of another checkpoint: "best" by evaluation while training,
+        "last", or that of a step; None: the newest whole one."""
+        other = TrainedRun(self.path, self.config)
+        other.checkpoint_name = None if name is None else str(name)
+        return other
+
     @cached_property
     def saved(self) -> checkpoint.Checkpoint:
-        """The newest whole checkpoint."""
-        return checkpoint.newest_whole(self.checkpoints)
+        """The checkpoint the agent comes from."""
+        name = self.checkpoint_name
+        if name is None:
+            return checkpoint.newest_whole(self.checkpoints)
+        if name.isdigit():
+            return checkpoint.load(checkpoint.path_of(self.checkpoints, int(name)))
+        require(
+            name in ("best", "last"), f'checkpoint: expected best, last or a step, got "{name}"'
+        )
+        link = self.checkpoints / name
+        require(
+            link.exists(),
+            f"checkpoint: the run has none labelled {name}; evaluation while training makes one:"
+            " --eval-steps N",
+        )
+        return checkpoint.load(link.resolve())
 
     @property
     def policy(self) -> Policy:
         """The agent, greedy: `policy(obs) -> action`, `policy.reset()` between episodes."""
         return self.make_policy(greedy=True, seed=0)
 
-    def make_policy(self, greedy: bool, seed: int) -> Policy:
+    def make_policy(self, greedy: bool, seed: int, epsilon: float = 0.0) -> Policy:
         """The agent; if not greedy, its actions are drawn as in training."""
         settings = self.settings
         env = self.make_env(1)
@@ -47,7 +71,7 @@ class TrainedRun(Run):
         algorithm = algorithm_class(settings.algorithm)(spaces, settings.algo, settings.net, device)
         load_weights(algorithm, self.saved.tensors)
         env.close()
-        return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed)
+        return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed, epsilon)
 
     def make_env(self, lanes: int) -> Any:
         """The run's environment as for evaluation, its normalisation as at the checkpoint."""
@@ -57,10 +81,15 @@ class TrainedRun(Run):
         return env
 
     def evaluate(
-        self, episodes: int = 100, seed: int = EVALUATION_SEED, greedy: bool = True
+        self,
+        episodes: int = 100,
+        seed: int = EVALUATION_SEED,
+        greedy: bool = True,
+        epsilon: float = 0.0,
     ) -> dict[str, Any]:
-        """Scores of exactly `episodes` episodes on environments of their own."""
-        policy = self.make_policy(greedy, seed)
+        """Scores of exactly `episodes` episodes on environments of their own, a share `epsilon` of
+        the actions drawn evenly."""
+        policy = self.make_policy(greedy, seed, epsilon)
         env = self.make_env(min(episodes, EVALUATION_LANES))
         try:
             scores = evaluate(policy, env, episodes, seed)
@@ -68,6 +97,7 @@ class TrainedRun(Run):
             env.close()
         return summary(self.settings.environment, scores.summary()) | {
             "policy": "greedy" if greedy else "sampled",
+            "epsilon": epsilon,
             "env_steps": self.saved.step,
             "seed": seed,
         }

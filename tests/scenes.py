@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
 from rookery.data.steps import Batch, Steps
+from rookery.data.tree import map_batch, tree_map
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Alone
@@ -103,14 +105,17 @@ class Loop:
         self.algorithm = algorithm
         self.learner = learner or Learner(algorithm, LearnerConfig(), Alone(), CPU)
         self.actor = Actor(env, algorithm, algorithm.collection, CPU, seed)
-        self.memory = algorithm.memory(env.num_envs, seed)
+        self.memory = algorithm.memory(env.num_envs, 1, seed)
+        self.env_steps = 0
 
     def run(self, rounds):
         for _ in range(rounds):
-            segment = self.actor.collect()
-            self.memory.add(self.algorithm.prepare(segment), segment.state)
+            self.memory.add(self.algorithm.prepare(self.actor.collect(self.env_steps)))
+            self.env_steps += self.actor.take_steps()
             for batch in self.memory.batches():
-                if self.learner.update(batch).stop:
+                outcome = self.learner.update(batch)
+                self.memory.reweigh(batch.keys, outcome.priorities)
+                if outcome.stop:
                     break
         return self
 
@@ -200,12 +205,71 @@ def a_batch(algorithm, rows, lanes, seed=0, masked=0.2, state=True):
 
 def lanes_of(batch, index):
     """Columns `index` of a batch."""
-    from rookery.data.tree import map_batch, tree_map
-
-    return Batch(map_batch(batch.steps, index), tree_map(lambda x: x[index], batch.state))
+    return Batch(
+        map_batch(batch.steps, index),
+        tree_map(lambda x: x[index], batch.state),
+        None if batch.keys is None else batch.keys[index],
+        None if batch.weight is None else batch.weight[index],
+    )
 
 
 def ppo(net=None, where=FLAT, seed=0, **settings):
     """A PPO that steps by plain gradient descent unless told otherwise."""
     defaults = {"optimizer": "sgd", "learning_rate": 0.1, "anneal": False, "max_grad_norm": 0}
     return make(PPO, where, net, seed, **(defaults | settings))
+
+
+class Spy:
+    """Notes everything an algorithm is shown while it acts, and what it answers."""
+
+    def __init__(self, algorithm):
+        self.rows = []
+        self.inner, algorithm.act = algorithm.act, self.act
+
+    def act(self, obs, reward, state, generator, explore):
+        decision = self.inner(obs, reward, state, generator, explore)
+        seen = tree_map(torch.clone, (obs, reward, state))
+        self.rows.append((*seen, decision))
+        return decision
+
+    def at(self, lane, row):
+        """Observation, reward and state of a lane before a row."""
+        return tree_map(lambda x: x[lane], self.rows[row][:3])
+
+
+def filled(algorithm, env, rounds, seed=0):
+    """A memory with what an actor collected in so many rounds, and what it saw."""
+    spy = Spy(algorithm)
+    loop = Loop(algorithm, env, seed)
+    for _ in range(rounds):
+        loop.memory.add(algorithm.prepare(loop.actor.collect()))
+    return loop.memory, spy
+
+
+class Stored(NamedTuple):
+    """Every window that a replay memory could draw."""
+
+    batch: Batch
+    lane: np.ndarray
+    row: np.ndarray
+    priority: torch.Tensor | None
+    """To the power of alpha, as the memory keeps it."""
+
+
+def every_window(memory):
+    place = (memory.row_at >= 0).nonzero()[0]
+    lane, row = place // memory.ring.starts, memory.row_at[place]
+    steps, state = memory.windows.assemble(memory.ring, lane, row)
+    keys = torch.from_numpy(row * memory.ring.lanes + lane)
+    tree = getattr(memory.distribution, "tree", None)
+    priority = None if tree is None else torch.from_numpy(tree.weights[place])
+    return Stored(Batch(steps, state, keys, torch.ones(len(row))), lane, row, priority)
+
+
+def shaken(module, seed=0, size=0.5):
+    """The module with noise added to its weights."""
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += size * torch.randn(parameter.shape, generator=rng)
+    return module

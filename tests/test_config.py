@@ -47,7 +47,7 @@ def test_config_survives_json(tmp_path):
         ({"net": {"hidden": (0,)}}, ["net.hidden", "0"]),
         ({"learner": {"micro_batches": 0}}, ["learner.micro_batches", "0"]),
         ({"env": {"sticky": 2.0}}, ["env.sticky", "2.0"]),
-        ({"backend": "serial", "actors": 2}, ["serial", "actors=2", "ranks"]),
+        ({"backend": "serial", "actors": 2}, ["serial", "actors=2", "--backend"]),
         ({"seed": -1}, ["seed", "-1"]),
         ({"precision": "fp8"}, ["precision", "fp8", "bf16"]),
     ],

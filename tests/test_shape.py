@@ -18,18 +18,13 @@ PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
     "cli": {"training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"},
     "training": {
-        "trained",
-        "runtime",
-        "config",
-        "learning",
-        "algorithms",
-        "networks",
-        "envs",
-        "runs",
+        *("trained", "runtime", "config", "learning", "algorithms", "memory", "networks"),
+        *("envs", "runs", "data"),
     },
     "trained": {"runtime", "config", "learning", "algorithms", "envs", "runs"},
     "runtime": {
         *("training", "config", "learning", "algorithms", "memory", "networks", "envs", "runs"),
+        "data",
     },
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
     "learning": {"algorithms", "networks", "data"},

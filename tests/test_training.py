@@ -104,17 +104,17 @@ def test_resuming_continues_counters_schedule_and_optimizer(tmp_path):
 def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
     from rookery.config import resolve
     from rookery.learning.reduce import Alone
-    from rookery.runtime import serial
     from rookery.training import build
 
     config = resolve(
         "ppo", "CartPole-v1", {k: v for k, v in SMALL.items() if k != "use_preset"}
     ).config
-    parts = build(config, Alone(), torch.device("cpu"))
+    parts, backend = build(config, Alone(), torch.device("cpu"))
     rates = []
     while parts.progress.env_steps < config.env_steps:
-        serial.iterate(parts)
-        serial.exchange(parts, False)
+        parts.learner.set_progress(parts.progress.env_steps / config.env_steps)
+        backend.advance()
+        parts.progress.take(backend.exchange(False), parts.learner.updates)
         rates.append(parts.learner.learning_rate)
     assert rates[0] == config.algo.learning_rate
     assert rates == sorted(rates, reverse=True)
@@ -310,7 +310,7 @@ def test_normalisation_is_saved_and_frozen(tmp_path):
     mean, spread = merged[1:4], merged[4:7] / merged[0]
     scaled = ((raw - mean) / np.sqrt(spread + 1e-8)).clip(-10, 10).astype(np.float32)
     policy = run.policy
-    direct, _ = policy.decide(scaled[None], policy.begin(1))
+    direct, _ = policy.decide(scaled[None], np.zeros(1), policy.begin(1))
     assert np.allclose(policy(raw), direct[0], atol=1e-5)
 
 

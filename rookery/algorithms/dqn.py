@@ -99,6 +99,7 @@ class DQN(Algorithm):
         self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
         # Errors of plain values are no measure of how wrong a distribution is.
         self.records = config.alpha > 0 and config.atoms == 1
+        self.noisy_layers = noisy_layers(self.network), noisy_layers(self.target)
 
     def initial_state(self, batch: int) -> Tree:
         return ()
@@ -118,7 +119,8 @@ class DQN(Algorithm):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        set_noise(self.network, explore is not None, generator)
+        for layer in self.noisy_layers[0]:
+            layer.quiet() if explore is None else layer.renew(generator)
         q = self.values(self.network(obs))
         action = epsilon_greedy(q, explore, generator)
         extra = {"q": chosen_value(q, action), "value": q.amax(-1)} if self.records else {}
@@ -148,8 +150,9 @@ class DQN(Algorithm):
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
-        set_noise(self.network, True, None)
-        set_noise(self.target, True, None)
+        for layers in self.noisy_layers:
+            for layer in layers:
+                layer.renew(None)
         if self.config.atoms > 1:
             q, costs = self.distribution_costs(batch)
             priorities = costs.detach()
@@ -158,7 +161,8 @@ class DQN(Algorithm):
             costs, priorities = cost(error, self.config.loss), error.detach().abs()
         scale = 1 / statistics[0].float()
         metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
-        return Loss((costs * batch.weight).sum() * scale, metrics, priorities)
+        total = (costs * batch.weight).sum() * scale
+        return Loss(total, metrics, priorities if self.config.alpha else None)
 
     def distribution_costs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean values [B] of the actions taken, and cross-entropies [B] to their targets."""
@@ -184,11 +188,6 @@ def chosen_distribution(logits: Tensor, action: Tensor) -> Tensor:
     return logits[torch.arange(len(action), device=action.device), action]
 
 
-def set_noise(network: nn.Module, noisy: bool, generator: torch.Generator | None) -> None:
-    """New noise in the noisy layers, or none."""
-    for layer in network.modules():
-        if isinstance(layer, NoisyLinear):
-            if noisy:
-                layer.renew(generator)
-            else:
-                layer.quiet()
+def noisy_layers(network: nn.Module) -> list[NoisyLinear]:
+    """The layers that carry noise."""
+    return [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]

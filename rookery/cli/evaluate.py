@@ -12,7 +12,7 @@ from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.trained import EVALUATION_SEED, TrainedRun, evaluate_random
 
-USAGE = """rookery evaluate RUN [options]         score the agent of a run's newest checkpoint
+USAGE = """rookery evaluate RUN [options]         score the agent of a run
 rookery evaluate random ENV [options]  score a policy that draws its actions evenly
 """
 
@@ -26,7 +26,11 @@ class Options:
     seed: int = EVALUATION_SEED
     """Seed of the environments and of sampled actions."""
     sample: bool = False
-    """Draw actions from the policy, as in training, instead of taking the likeliest."""
+    """Draw actions from the policy, as in training, instead of taking the best."""
+    epsilon: float = 0.0
+    """Share of the actions that are drawn evenly."""
+    checkpoint: str | None = None
+    """Whose agent: best or last by evaluation while training, or a step; none: the newest."""
     json: bool = False
     """Print one JSON object on standard output."""
     env: EnvOptions = field(default_factory=EnvOptions)
@@ -35,6 +39,7 @@ class Options:
     def __post_init__(self) -> None:
         require(self.episodes >= 1, f"episodes must be at least 1, got {self.episodes}")
         require(self.seed >= 0, f"seed must be 0 or more, got {self.seed}")
+        require(0 <= self.epsilon <= 1, f"epsilon must lie in [0, 1], got {self.epsilon}")
 
 
 def main(args: Sequence[str]) -> int:
@@ -53,17 +58,21 @@ def main(args: Sequence[str]) -> int:
     if random:
         scores = evaluate_random(names[1], options.env, options.episodes, options.seed)
     else:
-        run = TrainedRun.open(names[0])
-        scores = run.evaluate(options.episodes, options.seed, greedy=not options.sample)
+        run = TrainedRun.open(names[0]).at(options.checkpoint)
+        scores = run.evaluate(options.episodes, options.seed, not options.sample, options.epsilon)
     print_json(scores) if options.json else tell(scores)
     return 0
 
 
 def tell(scores: dict[str, Any]) -> None:
     """Print the scores for a person."""
+    policy = f"{scores['policy']} policy"
+    if scores.get("epsilon"):
+        policy += f" with epsilon {scores['epsilon']:g}"
+    if "env_steps" in scores:
+        policy += f" of step {scores['env_steps']:,}"
     print(
-        f"{scores['environment']}, {scores['policy']} policy, {scores['episodes']} episodes,"
-        f" seed {scores['seed']}"
+        f"{scores['environment']}, {policy}, {scores['episodes']} episodes, seed {scores['seed']}"
     )
     print(
         f"return   mean {scores['return_mean']:.2f}  deviation {scores['return_std']:.2f}"

@@ -77,10 +77,21 @@ def parse(name: str) -> Game | None:
     return Game(rom, 0.25 if version in ("0", "5") else 0.0, None if random_skip else 4)
 
 
-def plays_atari(name: str) -> bool:
-    """Whether a name stands for an Atari game, run by the ALE or by EnvPool."""
+def game_of(name: str) -> Game | None:
+    """The Atari game that a name stands for, run by the ALE or by EnvPool."""
     plain = name.removeprefix("envpool:")
-    return (parse(plain) or parse(f"ALE/{plain}")) is not None
+    return parse(plain) or parse(f"ALE/{plain}")
+
+
+def plays_atari(name: str) -> bool:
+    """Whether a name stands for an Atari game."""
+    return game_of(name) is not None
+
+
+def names_of(name: str) -> list[str]:
+    """What an environment is called: its name, and that of its game."""
+    game = game_of(name)
+    return [name] if game is None else [name, game.rom]
 
 
 def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
@@ -188,7 +199,7 @@ def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> An
 
 def human_normalized(name: str, score: float) -> float | None:
     """0 where random play scores, 1 where a human does; None for a game without a human score."""
-    game = parse(name.removeprefix("envpool:")) or parse(f"ALE/{name.removeprefix('envpool:')}")
+    game = game_of(name)
     if game is None or game.rom not in HUMAN_SCORES:
         return None
     random, human = HUMAN_SCORES[game.rom]

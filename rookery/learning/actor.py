@@ -146,7 +146,7 @@ class Actor:
         steps = Steps(
             obs=tree_map(lambda *x: to_tensors(np.stack(x), self.device), *[r.obs for r in rows]),
             action=torch.stack([d.action for d in decisions]),
-            reward=stack("reward"),
+            reward=stack("reward") * mask,
             discount=stack("discount"),
             mask=mask,
             extra=tree_map(lambda *x: torch.stack(x), *[d.extra for d in decisions]),

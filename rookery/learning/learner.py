@@ -118,8 +118,10 @@ class Learner:
 
     def accumulate(self, part: Batch, statistics: Tensor) -> Tensor | None:
         """Add the part's gradient and metrics to the buffer."""
-        bf16 = self.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+        if self.precision == "bf16":
+            with torch.autocast(self.device.type, torch.bfloat16):
+                loss = self.loss(part, statistics)
+        else:
             loss = self.loss(part, statistics)
         loss.total.backward()
         self.metric_names = ["loss", *loss.metrics]

@@ -25,6 +25,8 @@ class Draw(NamedTuple):
 class Distribution(Protocol):
     """Knows which windows there are, and how likely each is."""
 
+    constant: bool
+    """Whether priorities change nothing."""
     count: int
     """How many windows there are."""
 
@@ -47,6 +49,8 @@ class Distribution(Protocol):
 
 class Uniform:
     """Every window alike."""
+
+    constant = True
 
     def __init__(self, lanes: int, starts: int):
         self.lanes, self.starts = lanes, starts
@@ -87,6 +91,8 @@ class Uniform:
 
 class Prioritized:
     """In proportion to priority^alpha (Schaul et al. 2016)."""
+
+    constant = False
 
     def __init__(self, places: int, alpha: float, beta: float):
         self.tree = SumTree(places)

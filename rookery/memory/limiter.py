@@ -49,9 +49,13 @@ class Limiter:
 
     def may_sample(self, samples: int) -> bool:
         """Whether so many samples may be drawn."""
+        return self.batches_due(samples) > 0
+
+    def batches_due(self, samples: int) -> int:
+        """How many batches of so many samples may be drawn; without a ratio, one."""
         if self.started_at is None:
-            return False
-        return self.samples_per_insert is None or self.due >= samples
+            return 0
+        return 1 if self.samples_per_insert is None else max(0, int(self.due // samples))
 
     def wait_to_insert(self, timeout: float) -> bool:
         """Wait until a writer may go on; whether it may."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
-from rookery.data.tree import Tree, tree_map
+from rookery.data.tree import Tree, map_batch, tree_map
 from rookery.memory.budget import gigabytes, machine_bytes
 from rookery.memory.distributions import Distribution
 from rookery.memory.limiter import Limiter
@@ -99,6 +99,24 @@ class Sequences:
             extra={"later_state": tree_map(lambda x: x.unsqueeze(0), later)},
         )
         return steps, ring.take_state(lane, row)
+
+
+MOST_TOGETHER = 16
+"""Batches drawn at once."""
+
+
+def split(batch: Batch, parts: int) -> Iterator[Batch]:
+    """The batches that were drawn as one."""
+    if parts == 1:
+        yield batch
+        return
+    assert batch.keys is not None
+    assert batch.weight is not None
+    size = len(batch.keys) // parts
+    for start in range(0, len(batch.keys), size):
+        part = slice(start, start + size)
+        state = tree_map(lambda x, part=part: x[part], batch.state)
+        yield Batch(map_batch(batch.steps, part), state, batch.keys[part], batch.weight[part])
 
 
 class Replay:
@@ -226,33 +244,39 @@ class Replay:
     # ---------------------------------------------------------------- reading
 
     def batches(self) -> Iterator[Batch]:
-        """As many batches as are due; without a ratio, one."""
-        while self.due():
-            yield self.sample()
-            if self.limiter.samples_per_insert is None:
-                break
+        """As many batches as are due; without a ratio, one.
 
-    def due(self) -> bool:
-        """Whether a batch may be drawn."""
-        samples = self.batch_size * self.windows.samples
-        return self.limiter.may_sample(samples) and self.distribution.count > 0
+        Where no update changes what is drawn next, they are drawn together, which costs less.
+        """
+        due = self.due()
+        while due:
+            together = min(due, MOST_TOGETHER) if self.distribution.constant else 1
+            yield from split(self.sample(together), together)
+            due -= together
+
+    def due(self) -> int:
+        """How many batches may be drawn."""
+        if not self.distribution.count:
+            return 0
+        return self.limiter.batches_due(self.batch_size * self.windows.samples)
 
     def wait_until_due(self, timeout: float) -> bool:
         """Wait until a batch may be drawn; whether it may."""
         samples = self.batch_size * self.windows.samples
         return self.limiter.wait_to_sample(samples, timeout) and self.distribution.count > 0
 
-    def sample(self) -> Batch:
-        """A batch on the learner's device."""
-        lane, row, weight = self.draw(self.batch_size)
+    def sample(self, batches: int = 1) -> Batch:
+        """One or more batches as one, on the learner's device."""
+        size = self.batch_size * batches
+        lane, row, weight = self.draw(size)
         steps, state = self.windows.assemble(self.ring, lane, row)
         while len(late := self.overwritten(lane, row)):
             lane[late], row[late], weight[late] = self.draw(len(late))
             # Rare, so the whole batch is copied again: simpler, and just as right.
             steps, state = self.windows.assemble(self.ring, lane, row)
-        self.limiter.note_sampled(self.batch_size * self.windows.samples)
+        self.limiter.note_sampled(size * self.windows.samples)
         self.age_sum += float((self.head[lane // self.lanes_each] - row).sum()) * self.ring.lanes
-        self.drawn += self.batch_size
+        self.drawn += size
         steps, state = tree_map(lambda x: x.to(self.device, non_blocking=True), (steps, state))
         weights = torch.as_tensor(weight / weight.max(), dtype=torch.float32, device=self.device)
         return Batch(steps, state, torch.from_numpy(row * self.ring.lanes + lane), weights)
@@ -271,8 +295,9 @@ class Replay:
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """New priorities of drawn windows; those of windows that are gone are dropped."""
         assert keys is not None
-        assert priorities is not None
         self.trained += len(keys) * self.windows.samples
+        if priorities is None:
+            return
         row, lane = np.divmod(keys.numpy(), self.ring.lanes)
         index = self.place_of(lane, row)
         priority = priorities.detach().cpu().double().numpy()

@@ -42,6 +42,6 @@ def test_the_best_continuous_action_is_found(kind, seed):
     env = bandit(spaces.Box(0, 4, (1,), np.float32), lambda action: -float((action[0] - 3) ** 2))
     algorithm = make(kind, env, NetConfig(hidden=(8,), log_std=-0.5), seed, **SETTINGS[kind])
     Loop(algorithm, env, seed).run(30)
-    decision = algorithm.act(torch.ones(1, 1), (), None, greedy=True)
+    decision = algorithm.act(torch.ones(1, 1), torch.zeros(1), (), None, None)
     assert abs(decision.env_action.item() - 3) < 0.5
     assert algorithm.network.head.log_std.item() < -0.8

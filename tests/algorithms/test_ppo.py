@@ -92,7 +92,7 @@ def test_prepare_records_log_probs_values_and_advantages():
     env = Lanes([[(3, "truncated")], [(2, "terminated"), (4, "truncated")]])
     algorithm = make(PPO, env, rollout_steps=11, gamma=0.9, lam=0.8)
     segment = Loop(algorithm, env).actor.collect()
-    steps = algorithm.prepare(segment)
+    steps = algorithm.prepare(segment).steps
     value = algorithm.network.value(torch.cat([steps.obs, segment.next_obs.unsqueeze(0)])).detach()
     log_prob = torch.full((11, 2), -np.log(2), dtype=torch.float32)  # uniform at first
     torch.testing.assert_close(steps.extra["log_prob"], log_prob)
@@ -114,7 +114,7 @@ def test_the_first_minibatch_finds_the_policy_where_the_rollout_left_it(action, 
     torch.nn.init.normal_(algorithm.network.head.linear.weight)
     loop = Loop(algorithm, env)
     segment = loop.actor.collect()
-    loop.memory.add(algorithm.prepare(segment), segment.state)
+    loop.memory.add(algorithm.prepare(segment))
     batch = next(loop.memory.batches())
     metrics = algorithm.loss(batch, algorithm.statistics(batch)).metrics
     assert abs(metrics["kl"].item()) < 1e-6
@@ -182,18 +182,19 @@ def test_value_clip_holds_the_value_back():
 
 def test_more_minibatches_than_rows_are_refused():
     with pytest.raises(BadInput, match=r"algo\.minibatches=9 is more than the 8 rows"):
-        make(PPO, FLAT, rollout_steps=4, minibatches=9).memory(2, 0)
+        make(PPO, FLAT, rollout_steps=4, minibatches=9).memory(2, 1, 0)
     recurrent = make(PPO, FLAT, NetConfig(core="gru"), rollout_steps=4, minibatches=3)
     with pytest.raises(BadInput, match=r"algo\.minibatches=3 is more than the 2 environments"):
-        recurrent.memory(2, 0)
+        recurrent.memory(2, 1, 0)
 
 
 def test_greedy_takes_the_mode():
     algorithm = make(PPO, Spaces(FLAT.obs, spaces.Discrete(4, start=1)))
     algorithm.network.head.linear.bias.data = torch.tensor([0.0, 0.1, 0.3, 0.2])
-    obs = torch.randn(50, 3)
-    decision = algorithm.act(obs, (), torch.Generator().manual_seed(0), greedy=True)
+    obs, reward = torch.randn(50, 3), torch.zeros(50)
+    decision = algorithm.act(obs, reward, (), torch.Generator().manual_seed(0), None)
     assert decision.action.unique().tolist() == [2]
     assert decision.env_action.unique().tolist() == [3]
-    decision = algorithm.act(obs, (), torch.Generator().manual_seed(0))
+    sampling = torch.ones(50)
+    decision = algorithm.act(obs, reward, (), torch.Generator().manual_seed(0), sampling)
     assert len(decision.action.unique()) == 4

@@ -91,7 +91,7 @@ def prepared(paid, ending="terminated", **settings):
     algorithm = make(VPG, env, episodes=1, gamma=0.5, **settings)
     segment = Loop(algorithm, env).actor.collect()
     assert len(segment.steps.mask) == len(paid)
-    return algorithm, segment, algorithm.prepare(segment)
+    return algorithm, segment, algorithm.prepare(segment).steps
 
 
 def test_returns_are_discounted_rewards_to_go():
@@ -145,7 +145,7 @@ def test_a_rollout_cut_by_steps_is_bootstrapped():
     segment = Loop(algorithm, env).actor.collect()
     last = algorithm.network.value(segment.next_obs).item()
     expected = torch.tensor([[1.75 + last / 8], [1.5 + last / 4], [1 + last / 2]])
-    torch.testing.assert_close(algorithm.prepare(segment).extra["return"], expected)
+    torch.testing.assert_close(algorithm.prepare(segment).steps.extra["return"], expected)
 
 
 def test_fewer_episodes_than_recurrent_lanes_do_no_harm():
@@ -159,4 +159,4 @@ def test_fewer_episodes_than_recurrent_lanes_do_no_harm():
 def test_more_minibatches_than_recurrent_lanes_are_refused():
     algorithm = make(VPG, FLAT, NetConfig(core="gru"), minibatches=3)
     with pytest.raises(BadInput, match=r"algo\.minibatches=3 is more than the 2 environments"):
-        algorithm.memory(2, 0)
+        algorithm.memory(2, 1, 0)

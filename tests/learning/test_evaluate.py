@@ -73,7 +73,7 @@ def test_a_policy_for_one_decides_as_the_batch_does(core):
     state, resetting, chosen = batch.begin(2), np.zeros(2, bool), []
     for _ in range(20):
         first = obs[1].copy()
-        action, state = batch.decide(obs.copy(), state)
+        action, state = batch.decide(obs.copy(), np.zeros(2), state)
         one = single(first)
         chosen.append(float(one[0]))
         np.testing.assert_allclose(one, action[1], atol=1e-5)
@@ -91,7 +91,7 @@ def test_greedy_takes_the_likeliest_and_sampling_does_not_always():
     algorithm.network.head.linear.bias.data.copy_(torch.tensor([0.0, 0.5]))
     spaces_of = Spaces(env.single_observation_space, env.single_action_space)
     obs = np.ones((500, 1), np.float32)
-    greedy, _ = Policy(algorithm, spaces_of, CPU, greedy=True).decide(obs, ())
-    sampled, _ = Policy(algorithm, spaces_of, CPU, greedy=False).decide(obs, ())
+    greedy, _ = Policy(algorithm, spaces_of, CPU, greedy=True).decide(obs, np.zeros(500), ())
+    sampled, _ = Policy(algorithm, spaces_of, CPU, greedy=False).decide(obs, np.zeros(500), ())
     assert greedy.tolist() == [1] * 500
     assert 0.5 < sampled.mean() < 0.75

@@ -9,7 +9,7 @@ import torch
 from scenes import CPU, FLAT, Lanes, Loop, a_batch, lanes_of, make, ppo
 from torch import nn
 
-from rookery.algorithms.base import OptimizerConfig
+from rookery.algorithms.base import Algorithm, OptimizerConfig
 from rookery.algorithms.ppo import PPO
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Loss
@@ -23,7 +23,7 @@ def a_learner(algorithm, **settings):
     return Learner(algorithm, LearnerConfig(**settings), Alone(), CPU)
 
 
-class Regression:
+class Regression(Algorithm):
     """The least an algorithm can be: a network fitted to the stored returns."""
 
     def __init__(self, **settings):
@@ -42,9 +42,6 @@ class Regression:
         error = self.network(batch.steps.obs).squeeze(-1) - batch.steps.extra["return"]
         total = (error.square() * batch.steps.mask).sum() / statistics[0].float()
         return Loss(total, {"error": total}, error.detach().abs().sum(0))
-
-    def stop(self, metrics):
-        return False
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])

@@ -35,7 +35,7 @@ def test_recomputed_log_probs_and_values_are_the_rollouts(core, shared, action):
     spread = []
     for _ in range(3):  # the later segments start inside episodes, some on a reset row
         segment = loop.actor.collect()
-        loop.memory.add(algorithm.prepare(segment), segment.state)
+        loop.memory.add(algorithm.prepare(segment))
         rows = 0
         for batch in loop.memory.batches():
             steps = batch.steps
@@ -60,7 +60,7 @@ def test_the_value_after_a_segment_is_the_next_segments_first(shared):
     net = NetConfig(hidden=(8,), core="lstm", core_size=6, shared=shared)
     algorithm = make(PPO, env, net, rollout_steps=9, minibatches=2, gamma=1.0, lam=0.0)
     actor = Loop(algorithm, env).actor
-    one, two = (algorithm.prepare(actor.collect()) for _ in range(2))
+    one, two = (algorithm.prepare(actor.collect()).steps for _ in range(2))
     # With lambda 0: advantage = reward + discount * next value - value.
     row = {name: x[-1] for name, x in one.extra.items()}
     after = row["advantage"] + row["value"] - one.reward[-1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scenes import column
 
-from rookery.memory.returns import gae, reward_to_go
+from rookery.memory.returns import gae, n_step, rescale, reward_to_go, unrescale
 
 
 def random_window(seed, rows=24, lanes=7):
@@ -126,3 +126,82 @@ def test_a_discount_of_0_ends_the_sums_without_a_masked_row():
     discount, value = column([1, 0, 1]), column([0, 0, 0, 8])
     assert gae(reward, discount, ones, value, 1.0, 1.0).flatten().tolist() == [3, 2, 12]
     assert reward_to_go(reward, discount, ones, value, 1.0).flatten().tolist() == [3, 2, 12]
+
+
+# ---------------------------------------------------------------- n-step sums
+
+
+def brute_n_step(reward, discount, mask, gamma, n):
+    """Sum, factor and length from each of the first T of T + n rows, one step after the other."""
+    count, lanes = len(reward) - n, reward.shape[1]
+    total, factor = torch.zeros(count, lanes), torch.ones(count, lanes)
+    last = torch.zeros(count, lanes)
+    for b in range(lanes):
+        for t in range(count):
+            for k in range(n):
+                if not mask[t + k, b]:
+                    break
+                total[t, b] += gamma**k * reward[t + k, b]
+                factor[t, b] = gamma ** (k + 1) * discount[t + k, b]
+                last[t, b] = k + 1
+                if ends(t + k, b, discount, mask):
+                    break
+    return total, factor, last
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_n_step_is_the_brute_force_sum(seed, n, kind):
+    reward, discount, mask, _ = random_window(seed)
+    window = (reward, discount, mask)
+    expected = brute_n_step(*window, gamma=0.9, n=n)
+    given = window if kind == "torch" else [x.numpy() for x in window]
+    for got, brute in zip(n_step(*given, 0.9, n), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), brute, atol=1e-5, rtol=1e-5)
+        assert type(got) is type(given[0])
+
+
+def test_n_step_by_hand():
+    reward, mask = column([1, 2, 0, 4, 8, 16]), column([1, 1, 0, 1, 1, 1])  # row 2: autoreset
+    truncated = n_step(reward, column([1, 1, 1, 1, 1, 1]), mask, 0.5, 2)
+    terminated = n_step(reward, column([1, 0, 1, 1, 1, 1]), mask, 0.5, 2)
+    for sums in (truncated, terminated):
+        assert sums.reward.flatten().tolist() == [2, 2, 0, 8]  # 1 + 2/2, 2, none, 4 + 8/2
+        assert sums.last.flatten().tolist() == [2, 1, 0, 2]
+    assert truncated.discount.flatten().tolist() == [0.25, 0.5, 1, 0.25]
+    assert terminated.discount.flatten().tolist() == [0, 0, 1, 0.25]
+
+
+# ---------------------------------------------------------------- value rescaling
+
+
+def wide_values():
+    """Values from 1e-30 to 1e6, of both signs, and 0."""
+    size = torch.logspace(-30, 6, 20_000, dtype=torch.float64).float()
+    return torch.cat([-size.flip(0), torch.zeros(1), size])
+
+
+def test_rescaling_and_back_is_exact_to_float32():
+    value = wide_values()
+    back = unrescale(rescale(value))
+    assert back.dtype == torch.float32
+    torch.testing.assert_close(back, value, rtol=5e-7, atol=0)
+    assert back[len(value) // 2] == 0
+    again = rescale(unrescale(value))
+    torch.testing.assert_close(again, value, rtol=5e-7, atol=0)
+
+
+def test_rescaling_by_hand():
+    # sqrt(3 + 1) - 1 + 0.003, sqrt(99 + 1) - 1 + 0.099
+    expected = torch.tensor([1.003, -1.003, 9.099, 0.0])
+    torch.testing.assert_close(rescale(torch.tensor([3.0, -3.0, 99.0, 0.0])), expected)
+
+
+def test_rescaling_keeps_the_order():
+    value = torch.linspace(-1e6, 1e6, 200_001)
+    for fn in (rescale, unrescale):
+        assert bool((fn(value).diff() > 0).all())
+        small = fn(torch.linspace(-1e-3, 1e-3, 2_001))
+        assert bool((small.diff() > 0).all())
+    assert torch.equal(rescale(-value), -rescale(value))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scenes import CPU
 
-from rookery.data.steps import Steps
+from rookery.data.steps import Segment, Steps
 from rookery.memory.rollout import Rollout
 
 T, B = 6, 5
@@ -17,6 +17,11 @@ def numbered(mask):
     return Steps(obs, number, number * 1.0, number * 1.0, mask, {"x": number * 2})
 
 
+def stored(memory, mask, state=()):
+    memory.add(Segment(numbered(mask), (), state, (), torch.zeros(B)))
+    return memory
+
+
 def some_masked():
     return (torch.rand(T, B, generator=torch.Generator().manual_seed(0)) > 0.3).float()
 
@@ -24,7 +29,7 @@ def some_masked():
 def test_every_unmasked_row_appears_once_an_epoch_and_masked_rows_never():
     mask = some_masked()
     memory = Rollout(epochs=3, minibatches=4, recurrent=False, device=CPU, seed=0)
-    memory.add(numbered(mask), ())
+    stored(memory, mask)
     batches = list(memory.batches())
     assert len(batches) == 12
     expected = mask.flatten().nonzero().flatten().tolist()
@@ -39,7 +44,7 @@ def test_every_unmasked_row_appears_once_an_epoch_and_masked_rows_never():
 
 def test_the_leaves_of_a_row_stay_together():
     memory = Rollout(epochs=1, minibatches=3, recurrent=False, device=CPU, seed=0)
-    memory.add(numbered(some_masked()), ())
+    stored(memory, some_masked())
     for batch in memory.batches():
         steps, number = batch.steps, batch.steps.action
         assert number.shape[0] == 1
@@ -56,7 +61,7 @@ def test_recurrent_batches_are_whole_lanes_with_their_states(minibatches):
     mask = some_masked()
     state = (torch.arange(B).float().unsqueeze(-1), torch.arange(B).float().unsqueeze(-1) * 7)
     memory = Rollout(epochs=2, minibatches=minibatches, recurrent=True, device=CPU, seed=0)
-    memory.add(numbered(mask), state)
+    stored(memory, mask, state)
     batches = list(memory.batches())
     assert len(batches) == 2 * minibatches
     for epoch in (batches[:minibatches], batches[minibatches:]):
@@ -74,7 +79,7 @@ def test_recurrent_batches_are_whole_lanes_with_their_states(minibatches):
 def test_the_seed_decides_the_order():
     def order(seed):
         memory = Rollout(1, 2, False, CPU, seed)
-        memory.add(numbered(torch.ones(T, B)), ())
+        stored(memory, torch.ones(T, B))
         return torch.cat([b.steps.action for b in memory.batches()], 1).tolist()
 
     assert order(1) == order(1) != order(2)
@@ -82,7 +87,7 @@ def test_the_seed_decides_the_order():
 
 def test_content_is_forgotten_once_it_was_learned_from():
     memory = Rollout(1, 2, False, CPU, 0)
-    memory.add(numbered(torch.ones(T, B)), ())
+    stored(memory, torch.ones(T, B))
     list(memory.batches())
     with pytest.raises(AssertionError):
         next(memory.batches())

@@ -10,7 +10,7 @@ T, B, INPUTS, SIZE = 12, 5, 3, 4
 
 
 def loop(core, x, state, reset):
-    """One row at a time, lane by lane."""
+    """One row at a time, lane by lane: features, and the state after the last."""
     outputs = []
     for t in range(T):
         state = tuple(
@@ -18,7 +18,7 @@ def loop(core, x, state, reset):
         )
         features, state = core(x[t : t + 1], state)
         outputs.append(features)
-    return torch.cat(outputs)
+    return torch.cat(outputs), state
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -29,7 +29,7 @@ def test_a_window_is_the_loop_over_its_rows(kind, share):
     x = torch.randn(T, B, INPUTS)
     state = tuple(torch.randn(B, SIZE) for _ in range(core.parts))
     reset = torch.rand(T, B) < share
-    expected = loop(core, x, state, reset)
+    expected, _ = loop(core, x, state, reset)
     torch.testing.assert_close(core.window(x, state, reset), expected)
     if not reset.any():
         torch.testing.assert_close(core.window(x, state, None), expected)
@@ -60,3 +60,19 @@ def test_state_is_cleared_after_each_masked_row():
     assert resets(torch.ones(4, 2)) is None
     # A boundary at the very end is the next window's business.
     assert resets(torch.tensor([[1], [0]])) is None
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_the_state_after_a_window_is_the_loops(kind, share):
+    torch.manual_seed(0)
+    core = Core(kind, INPUTS, SIZE)
+    x = torch.randn(T, B, INPUTS)
+    state = tuple(torch.randn(B, SIZE) for _ in range(core.parts))
+    reset = torch.rand(T, B) < share
+    _, expected = loop(core, x, state, reset)
+    for ours, theirs in zip(core.after(x, state, reset), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    if not reset.any():
+        for ours, theirs in zip(core.after(x, state, None), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)

@@ -1,0 +1,120 @@
+"""DQN's speed beside Stable-Baselines3's at the same settings: by turns, as a ratio.
+
+    pip install -e '.[bench]'
+    python benchmarks/dqn_vs_sb3.py cartpole     # 8 environments, one batch of 64 per 4 steps
+    python benchmarks/dqn_vs_sb3.py pong         # 8 environments, one batch of 32 per 4 steps
+
+Both learn plain one-step DQN with a target network and Huber's loss. Each side runs in a process
+of its own, the sides take turns, and the median of the rounds' ratios is printed. Only steps after
+the warm-up, while both sides learn, are timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ppo_vs_sb3 import steady_speed
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "cartpole": {"env": "CartPole-v1", "batch": 64, "warm_up": 2_000, "steps": 40_000},
+    "pong": {"env": "PongNoFrameskip-v4", "batch": 32, "warm_up": 1_000, "steps": 4_000},
+}
+ENVS, STEPS_PER_UPDATE, LEARNING_RATE, CAPACITY, TARGET_STEPS = 8, 4, 1e-4, 50_000, 10_000
+
+
+def rookery_side(work: str) -> float:
+    """Environment steps per second of `rookery train` after its warm-up."""
+    setting = SETTINGS[work]
+    values: dict[str, Any] = {
+        "batch_size": setting["batch"],
+        "samples_per_insert": setting["batch"] / STEPS_PER_UPDATE,
+        "learning_rate": LEARNING_RATE,
+        "capacity": CAPACITY,
+        "warm_up": setting["warm_up"],
+        "target_period": TARGET_STEPS // STEPS_PER_UPDATE,
+        "n_step": 1,
+        "alpha": 0,
+        "double": False,
+        "dueling": False,
+        "max_grad_norm": 10,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rookery", "train", "dqn", setting["env"], "--no-preset"]
+        command += ["--runs-dir", folder, "--name", "bench", "--json", "--envs", str(ENVS)]
+        command += ["--env-steps", str(setting["steps"]), "--checkpoint-steps", str(10**9)]
+        for name, value in values.items():
+            command += [f"--algo.{name}", str(value)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return steady_speed(Path(folder) / "bench", 1.5 * setting["warm_up"])
+
+
+def sb3_side(work: str) -> float:
+    """The same of Stable-Baselines3, in a process of its own."""
+    command = [sys.executable, __file__, work, "--sb3-only"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(json.loads(output.splitlines()[-1])["steps_per_second"])
+
+
+def run_sb3(work: str) -> float:
+    """Train with Stable-Baselines3 in this process; steps per second after the warm-up."""
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    setting = SETTINGS[work]
+    if work == "pong":
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        env: Any = VecFrameStack(make_atari_env(setting["env"], ENVS), 4)
+    else:
+        env = make_vec_env(setting["env"], ENVS)
+    model = DQN(
+        "CnnPolicy" if work == "pong" else "MlpPolicy",
+        env,
+        batch_size=setting["batch"],
+        buffer_size=CAPACITY,
+        learning_starts=setting["warm_up"],
+        learning_rate=LEARNING_RATE,
+        train_freq=1,
+        gradient_steps=ENVS // STEPS_PER_UPDATE,
+        target_update_interval=TARGET_STEPS,
+        device="cpu",
+    )
+    model.learn(int(1.5 * setting["warm_up"]))
+    steps = setting["steps"] // 2
+    start = time.perf_counter()
+    model.learn(steps, reset_num_timesteps=False)
+    return steps / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Run the comparison that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("work", choices=SETTINGS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sb3-only", action="store_true")
+    options = parser.parse_args()
+    if options.sb3_only:
+        print(json.dumps({"steps_per_second": run_sb3(options.work)}))
+        return
+    ratios = []
+    for number in range(1, options.rounds + 1):
+        ours, theirs = rookery_side(options.work), sb3_side(options.work)
+        ratios.append(ours / theirs)
+        print(f"round {number}: {ours:,.0f} against {theirs:,.0f} steps/s, {ours / theirs:.2f} x")
+    median = statistics.median(ratios)
+    print(f"{options.work}: median {median:.2f} x Stable-Baselines3 ({options.rounds} rounds)")
+
+
+if __name__ == "__main__":
+    main()
