@@ -6,21 +6,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rookery.algorithms.base import Algorithm, Collection, Spaces, register
+from rookery.algorithms.base import Collection, Spaces, register
 from rookery.algorithms.exploration import epsilon_greedy, ladder
 from rookery.algorithms.off_policy import (
+    ReplayAlgorithm,
     ReplayConfig,
     chosen_value,
     copy_parameters,
     cost,
     count_actions,
-    follow,
     transition_replay,
     transition_td,
 )
-from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
+from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.replay import Replay
@@ -53,12 +53,14 @@ class ApeXConfig(ReplayConfig):
 
 
 @register("apex")
-class ApeX(Algorithm):
+class ApeX(ReplayAlgorithm):
     """Double, dueling, n-step Q-learning; first priorities come with the rows."""
 
     Config = ApeXConfig
+    config: ApeXConfig
+    network: QNetwork
+    target: QNetwork
     default_net = NetConfig(activation="relu")
-    explores_by = "epsilon"
     asynchronous = True
 
     def __init__(self, spaces: Spaces, config: ApeXConfig, net: NetConfig, device: torch.device):
@@ -94,9 +96,6 @@ class ApeX(Algorithm):
         extra = {"q": chosen_value(q, action), "value": q.amax(-1)}
         return Decision(action, action + self.start, state, extra)
 
-    def prepare(self, segment: Segment) -> Segment:
-        return segment
-
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
         return transition_replay(
             self.config,
@@ -109,9 +108,6 @@ class ApeX(Algorithm):
             seed=seed,
         )
 
-    def statistics(self, batch: Batch) -> Tensor:
-        return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
-
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
         q, error = transition_td(self.network, self.target, batch, self.config.double)
@@ -120,9 +116,3 @@ class ApeX(Algorithm):
         priorities = error.detach().abs()
         metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
         return Loss(total, metrics, priorities)
-
-    def after_update(self, updates: int) -> None:
-        follow(self.target, self.network, updates, self.config)
-
-    def saved(self) -> dict[str, nn.Module]:
-        return {"target": self.target}

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rookery.algorithms.base import Algorithm, Collection, Spaces, register
+from rookery.algorithms.base import Collection, Spaces, register
 from rookery.algorithms.exploration import epsilon_greedy, linear_epsilon
 from rookery.algorithms.off_policy import (
+    ReplayAlgorithm,
     ReplayConfig,
     chosen_value,
     copy_parameters,
     cost,
     count_actions,
-    follow,
     rows_of,
     transition_replay,
     transition_td,
 )
-from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
+from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.replay import Replay
@@ -76,13 +76,15 @@ class DQNConfig(ReplayConfig):
 
 
 @register("dqn")
-class DQN(Algorithm):
+class DQN(ReplayAlgorithm):
     """Q-learning from a replay memory: double, dueling, n-step, prioritized, distributional and
     noisy as the settings say."""
 
     Config = DQNConfig
+    config: DQNConfig
+    network: QNetwork
+    target: QNetwork
     default_net = NetConfig(activation="relu")
-    explores_by = "epsilon"
 
     def __init__(self, spaces: Spaces, config: DQNConfig, net: NetConfig, device: torch.device):
         actions = count_actions("dqn", spaces.action)
@@ -130,9 +132,6 @@ class DQN(Algorithm):
         """Action values [..., A] from the network's output."""
         return expected(out, self.atoms) if self.config.atoms > 1 else out
 
-    def prepare(self, segment: Segment) -> Segment:
-        return segment
-
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
         return transition_replay(
             self.config,
@@ -144,9 +143,6 @@ class DQN(Algorithm):
             device=self.device,
             seed=seed,
         )
-
-    def statistics(self, batch: Batch) -> Tensor:
-        return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
@@ -175,12 +171,6 @@ class DQN(Algorithm):
             best = chosen_distribution(target, expected(chooser, atoms).argmax(-1))
             goal = projected(best.softmax(-1), steps.reward[0], steps.discount[0], atoms)
         return expected(logits, atoms), -(goal * logits.log_softmax(-1)).sum(-1)
-
-    def after_update(self, updates: int) -> None:
-        follow(self.target, self.network, updates, self.config)
-
-    def saved(self) -> dict[str, nn.Module]:
-        return {"target": self.target}
 
 
 def chosen_distribution(logits: Tensor, action: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rookery.algorithms.base import OptimizerConfig, Spaces
-from rookery.data.steps import Batch
+from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
+from rookery.data.steps import Batch, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
 from rookery.memory import budget
@@ -144,6 +144,27 @@ def copy_parameters(target: nn.Module, network: nn.Module) -> None:
     """Make the target equal the network."""
     for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
         to.copy_(parameter)
+
+
+class ReplayAlgorithm(Algorithm):
+    """What follows from having a target network."""
+
+    explores_by = "epsilon"
+    config: ReplayConfig
+    target: nn.Module
+
+    def prepare(self, segment: Segment) -> Segment:
+        return segment
+
+    def statistics(self, batch: Batch) -> Tensor:
+        """How many windows there are."""
+        return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
+
+    def after_update(self, updates: int) -> None:
+        follow(self.target, self.network, updates, self.config)
+
+    def saved(self) -> dict[str, nn.Module]:
+        return {"target": self.target}
 
 
 # ---------------------------------------------------------------- memory

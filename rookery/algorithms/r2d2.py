@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from rookery.algorithms.base import Algorithm, Collection, Spaces, register
+from rookery.algorithms.base import Collection, Spaces, register
 from rookery.algorithms.exploration import epsilon_greedy, ladder
 from rookery.algorithms.off_policy import (
+    ReplayAlgorithm,
     ReplayConfig,
     build_replay,
     chosen_value,
     copy_parameters,
     cost,
     count_actions,
-    follow,
     layout_of,
 )
 from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment, Steps
@@ -151,12 +151,14 @@ def delta_q(stored: Tensor, recomputed: Tensor) -> Tensor:
 
 
 @register("r2d2")
-class R2D2(Algorithm):
+class R2D2(ReplayAlgorithm):
     """Recurrent, double, dueling, n-step Q-learning with stored state and burn-in."""
 
     Config = R2D2Config
+    config: R2D2Config
+    network: RecurrentQNetwork
+    target: RecurrentQNetwork
     default_net = NetConfig(activation="relu", core="lstm", core_size=512)
-    explores_by = "epsilon"
     asynchronous = True
 
     def __init__(self, spaces: Spaces, config: R2D2Config, net: NetConfig, device: torch.device):
@@ -296,12 +298,6 @@ class R2D2(Algorithm):
         *core, _, _ = (part[0] for part in batch.steps.extra["later_state"])
         stored, _ = self.network(*cut(row, batch.steps.obs, inputs), tuple(core))
         return delta_q(stored[0], q[self.config.later - self.config.burn_in])
-
-    def after_update(self, updates: int) -> None:
-        follow(self.target, self.network, updates, self.config)
-
-    def saved(self) -> dict[str, nn.Module]:
-        return {"target": self.target}
 
 
 def cut(rows: slice, obs: Tree, inputs: Inputs) -> tuple[Tree, Inputs]:

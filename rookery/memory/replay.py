@@ -64,12 +64,12 @@ class Transitions:
         places = ring.places(lane, rows)
         mask = ring.mask[places].astype(np.float32)
         sums = n_step(ring.reward[places], ring.discount[places], mask, self.gamma, self.n)
-        ends = np.stack([row, row + sums.last[0].astype(np.int64)])
+        ends = np.array([row, row + sums.last[0].astype(np.int64)])
         steps = Steps(
             obs=ring.take_obs(lane, ends),
-            action=ring.action[torch.from_numpy(places[:1])],
-            reward=torch.from_numpy(sums.reward.astype(np.float32)),
-            discount=torch.from_numpy(sums.discount.astype(np.float32)),
+            action=torch.from_numpy(ring.action[places[:1]]),
+            reward=torch.from_numpy(sums.reward.astype(np.float32, copy=False)),
+            discount=torch.from_numpy(sums.discount.astype(np.float32, copy=False)),
             mask=torch.from_numpy(mask[:1]),
             extra={},
         )
@@ -92,7 +92,7 @@ class Sequences:
         later = ring.take_state(lane, row + self.later)
         steps = Steps(
             obs=ring.take_obs(lane, rows),
-            action=ring.action[torch.from_numpy(places)],
+            action=torch.from_numpy(ring.action[places]),
             reward=torch.from_numpy(ring.reward[places]),
             discount=torch.from_numpy(ring.discount[places].astype(np.float32)),
             mask=torch.from_numpy(ring.mask[places].astype(np.float32)),
@@ -277,7 +277,8 @@ class Replay:
         self.limiter.note_sampled(size * self.windows.samples)
         self.age_sum += float((self.head[lane // self.lanes_each] - row).sum()) * self.ring.lanes
         self.drawn += size
-        steps, state = tree_map(lambda x: x.to(self.device, non_blocking=True), (steps, state))
+        if self.device.type != "cpu":
+            steps, state = tree_map(lambda x: x.to(self.device), (steps, state))
         weights = torch.as_tensor(weight / weight.max(), dtype=torch.float32, device=self.device)
         return Batch(steps, state, torch.from_numpy(row * self.ring.lanes + lane), weights)
 

@@ -59,10 +59,11 @@ class Ring:
         self.rows = rows
         self.nowhere = lanes * rows
         self.obs = tree_map(self.column, layout.obs)
-        self.action = self.column(layout.action)
-        reward, discount, mask = (self.column(kind) for kind in small_columns())
         # The small columns are read by numpy, which costs less for a handful of numbers.
-        self.reward, self.discount, self.mask = reward.numpy(), discount.numpy(), mask.numpy()
+        kinds = (layout.action, *small_columns())
+        self.action, self.reward, self.discount, self.mask = (
+            self.column(kind).numpy() for kind in kinds
+        )
         self.extra = {name: self.column(kind).numpy() for name, kind in layout.extra.items()}
         self.starts = rows // layout.stride
         self.state = tree_map(lambda x: zeros(x, lanes * self.starts), layout.state)
@@ -93,7 +94,7 @@ class Ring:
             self.by_lane(column)[lanes, slots].copy_(values[rows].transpose(0, 1))
 
         tree_map(put, self.obs, steps.obs)
-        put(self.action, steps.action)
+        put(torch.from_numpy(self.action), steps.action)
         put(torch.from_numpy(self.reward), steps.reward)
         put(torch.from_numpy(self.discount), steps.discount)
         put(torch.from_numpy(self.mask), steps.mask)
@@ -136,8 +137,8 @@ class Ring:
 
     def nbytes(self) -> int:
         """Memory that all columns take when full."""
-        small = (self.reward, self.discount, self.mask, *self.extra.values())
-        large = tree_leaves((self.obs, self.action, self.state))
+        small = (self.action, self.reward, self.discount, self.mask, *self.extra.values())
+        large = tree_leaves((self.obs, self.state))
         return sum(x.nbytes for x in small) + sum(map(bytes_of, large))
 
 

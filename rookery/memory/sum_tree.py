@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-FAN = 64
-"""Children of a node: wide, so that a level costs one vectorised operation and levels are few."""
-WIDEST_TOP = 32_768
+FAN = 16
+"""Children of a node: many, so that levels are few; each costs a handful of array operations."""
+WIDEST_TOP = 4_096
 """The uppermost level is searched as a whole; up to this width that is cheaper than a level."""
 
 Indices = NDArray[np.int64]
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 class SumTree:
-    """Weights [size], and above them the sums of every 64, of every 64 of those, and so on.
+    """Weights [size], and above them the sums of every 16, of every 16 of those, and so on.
 
     A changed weight is followed by recomputing the sums above it from their children, so that no
     rounding error is ever carried along.
@@ -60,7 +60,7 @@ class SumTree:
         for level in self.levels[-2::-1]:
             sums = np.cumsum(level.reshape(-1, FAN).take(index, axis=0), axis=1)
             rest = below(rest, sums[:, -1])
-            child = (sums <= rest[:, None]).sum(axis=1)
+            child = (sums > rest[:, None]).argmax(axis=1)
             rest = rest - np.where(child > 0, sums[lanes, child - 1], 0.0)
             index = index * FAN + child
         return index

@@ -49,6 +49,10 @@ def test_ppo_solves_cartpole_for_five_seeds(seed, tmp_path):
         ("ppo", "rookery/MaskedCartPole-v1", 475),
         ("vpg", "CartPole-v1", 475),
         ("vpg", "Acrobot-v1", -100),
+        ("dqn", "CartPole-v1", 475),
+        ("apex", "CartPole-v1", 475),
+        ("r2d2", "rookery/MaskedCartPole-v1", 475),
+        ("r2d2", "rookery/Recall-v1", 0.9),
     ],
 )
 def test_presets_reach_their_goals(algorithm, environment, goal, seed, tmp_path):

@@ -1,5 +1,7 @@
 """Who tries how much: a ladder over all environments of a run, or a slope over its steps."""
 
+import itertools
+
 import pytest
 import torch
 from scenes import FLAT, Lanes, Loop, make
@@ -17,7 +19,7 @@ RECURRENT = NetConfig(hidden=(8,), core="lstm", core_size=4)
 def cut(total, actors):
     """The lanes of actors that share `total` environments as evenly as they can."""
     edges = [total * i // actors for i in range(actors + 1)]
-    return [Place(a, b - a, total) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Place(a, b - a, total) for a, b in itertools.pairwise(edges)]
 
 
 @pytest.mark.parametrize(

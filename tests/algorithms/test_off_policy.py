@@ -183,7 +183,7 @@ def test_first_priorities_are_the_td_errors_of_real_play(kind, n, double):
     algorithm = an_algorithm(kind, env, **more)
     shaken(algorithm.network)
     algorithm.target.load_state_dict(algorithm.network.state_dict())
-    memory, spy = filled(algorithm, env, rounds=6)
+    memory, _ = filled(algorithm, env, rounds=6)
     found = every_window(memory)
     played = memory.ring.mask[:-1].reshape(4, -1)[:, : 6 * 16 - n]
     assert 0 < (played == 0).sum() < played.size / 5
@@ -203,7 +203,6 @@ def test_without_priorities_dqn_records_nothing():
 
 
 # ---------------------------------------------------------------- observations
-
 
 
 def blinking():
@@ -370,7 +369,7 @@ def test_a_checkpoint_without_a_target_is_refused(tmp_path):
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_one_seed_is_one_run(name, tmp_path):
     one, two, other = (train(tmp_path, name, seed=seed).saved for seed in (1, 1, 2))
-    assert one.meta["updates"] == two.meta["updates"] > 10
+    assert one.meta["updates"] == two.meta["updates"] > 3
     for part in ("weights", "target", "optimizer", "random"):
         for key, value in one.tensors[part].items():
             assert torch.equal(two.tensors[part][key], value)

@@ -17,6 +17,10 @@ from rookery.runs import checkpoint
 
 TINY = ["--env-steps", "600", "--envs", "4", "--algo.rollout_steps", "32", "--threads", "1"]
 
+DQN = ["train", "dqn", "CartPole-v1", "--no-preset"]
+APEX = ["train", "apex", "CartPole-v1", "--no-preset"]
+R2D2 = ["train", "r2d2", "CartPole-v1", "--no-preset"]
+
 
 def call(capsys, *args):
     """Exit status, standard output and standard error of a command."""
@@ -132,6 +136,33 @@ def test_listings(capsys):
         (["train", "--config", "no/such.json"], ["no/such.json"]),
         (["train", "ppo", "CartPole-v1", "--runs-dir", "/dev/null/x"], ["/dev/null/x"]),
         (["train", "ppo", "CartPole-v1", "--algo.minibatches", "1e6"], ["algo.minibatches"]),
+        ([*R2D2, "--algo.burn_in", "41", "--algo.unroll", "40"], ["algo.burn_in=41", "40"]),
+        ([*R2D2, "--algo.n_step", "99", "--algo.unroll", "80"], ["algo.n_step=99", "algo.unroll"]),
+        ([*R2D2, "--net.core", "none"], ["net.core=none", "lstm"]),
+        ([*R2D2, "--algo.capacity", "500"], ["algo.capacity=500", "8 environments"]),
+        ([*R2D2, "--algo.eta", "1.5"], ["algo.eta", "1.5"]),
+        ([*DQN, "--algo.capacity", "16", "--algo.batch_size", "32"], ["algo.capacity=16", "32"]),
+        ([*DQN, "--algo.capacity", "40", "--algo.n_step", "5"], ["algo.capacity=40", "window"]),
+        ([*DQN, "--algo.capacity", "9999GB"], ["algo.capacity", "9999", "the machine has"]),
+        ([*DQN, "--algo.capacity", "plenty"], ["algo.capacity", "plenty", "8GB"]),
+        ([*DQN, "--algo.capacity", "8 parsecs"], ["algo.capacity", "8 parsecs"]),
+        ([*DQN, "--algo.capacity", "-5"], ["algo.capacity", "-5"]),
+        ([*DQN, "--algo.alpha", "1.5"], ["algo.alpha", "1.5"]),
+        ([*DQN, "--algo.beta", "-1"], ["algo.beta", "-1"]),
+        ([*DQN, "--algo.epsilon_start", "2"], ["algo.epsilon_start", "2"]),
+        ([*DQN, "--algo.warm_up", "6_000", "--algo.capacity", "5_000"], ["algo.warm_up=6000"]),
+        ([*DQN, "--net.core", "lstm"], ["net.core=lstm", "r2d2"]),
+        ([*DQN, "--backend", "threads"], ["backend=threads", "dqn"]),
+        ([*DQN, "--eval-steps", "0"], ["eval_steps", "0"]),
+        ([*DQN, "--eval-epsilon", "2"], ["eval_epsilon", "2"]),
+        ([*APEX, "--algo.epsilon_base", "0"], ["algo.epsilon_base", "0"]),
+        ([*APEX, "--actors", "2", "--act-device", "gpu"], ["device", "gpu"]),
+        ([*APEX, "--net.core", "gru"], ["net.core=gru", "r2d2"]),
+        ([*APEX, "--actors", "2", "--env.normalize_obs", "true"], ["env.normalize_obs"]),
+        (["train", "dqn", "Pendulum-v1"], ["dqn", "Discrete", "Box"]),
+        (["train", "apex", "Pendulum-v1"], ["apex", "Discrete", "Box"]),
+        (["train", "r2d2", "Pendulum-v1"], ["r2d2", "Discrete", "Box"]),
+        (["train", "ppo", "CartPole-v1", "--backend", "threads"], ["backend=threads", "ppo"]),
         (["evaluate", "no/such/run"], ["no/such/run"]),
         (["evaluate", "random", "CartPole-v9"], ["CartPole-v9"]),
         (["evaluate", "random", "CartPole-v1", "--episodes", "0"], ["episodes", "0"]),
@@ -146,6 +177,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, args,
     assert len(lines) == 1
     assert all(word in lines[0] for word in words)
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "runs"])
+    assert list(tmp_path.glob("runs/*")) == []
 
 
 def test_divergence_is_status_3(capsys, tmp_path):

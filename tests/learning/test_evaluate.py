@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from scenes import CPU, Lanes, make
+from scenes import CPU, Lanes, make, shaken
 
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
+from rookery.algorithms.r2d2 import R2D2
 from rookery.envs.episodes import EpisodeStatistics
 from rookery.learning.evaluate import bootstrap_interval, evaluate, interquartile_mean
 from rookery.learning.policy import Policy, RandomPolicy
@@ -95,3 +96,44 @@ def test_greedy_takes_the_likeliest_and_sampling_does_not_always():
     sampled, _ = Policy(algorithm, spaces_of, CPU, greedy=False).decide(obs, np.zeros(500), ())
     assert greedy.tolist() == [1] * 500
     assert 0.5 < sampled.mean() < 0.75
+
+
+def test_a_policy_is_told_the_reward_before_and_none_where_an_episode_starts():
+    told = []
+
+    class Listening(RandomPolicy):
+        def decide(self, obs, reward, state):
+            told.append(reward.tolist())
+            return super().decide(obs, reward, state)
+
+    lanes = [[(2, "terminated")], [(3, "truncated")]]
+    env = EpisodeStatistics(Lanes(lanes, pay=lambda lane, t, action: 10 * lane + t + 1))
+    evaluate(Listening(Spaces(env.single_observation_space, env.single_action_space)), env, 4, 0)
+    first, second = zip(*told, strict=True)
+    assert list(first[:7]) == [0, 1, 2, 0, 1, 2, 0]
+    assert list(second[:7]) == [0, 11, 12, 13, 0, 11, 12]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_policy_for_one_remembers_as_the_batch_does(shown):
+    endings = [[(4, "terminated")], [(6, "truncated")]]
+    box = spaces.Box(-10, 10, (2,), np.float32)
+    net = NetConfig(hidden=(8,), core="lstm", core_size=6)
+    where = Spaces(box, spaces.Discrete(5))
+    algorithm = make(R2D2, where, net, inputs=shown)
+    shaken(algorithm.network)
+    env = Lanes(endings, see_time, obs_space=box, action_space=where.action)
+    batch, single = (Policy(algorithm, where, CPU) for _ in range(2))
+    obs, _ = env.reset()
+    reward, state, resetting = np.zeros(2), batch.begin(2), np.zeros(2, bool)
+    for _ in range(20):
+        action, state = batch.decide(obs.copy(), reward, state)
+        assert single(obs[1].copy(), reward[1]) == action[1]
+        for ours, theirs in zip(single.state, state, strict=True):
+            torch.testing.assert_close(ours[0], theirs[1], atol=1e-5, rtol=1e-5)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        if resetting[1]:
+            single.reset()
+        reward = np.where(resetting, 0.0, reward)
+        state = batch.carry(state, resetting)
+        resetting = terminated | truncated

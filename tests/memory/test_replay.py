@@ -1,6 +1,7 @@
 """Windows drawn from the memory against the episodes that were put into it."""
 
 import collections
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from scenes import CPU
 from streams import a_replay, a_stream, chi_square_fits, drawn, feed, layout, state_before
 
+from rookery.algorithms.off_policy import ReplayConfig, build_replay
+from rookery.data.tree import tree_map
 from rookery.errors import Diverged
 from rookery.memory.distributions import Prioritized
 from rookery.memory.limiter import Limiter
@@ -198,6 +201,44 @@ def test_sequences_of_stacks_do_not_mix_episodes(head):
     assert seen == {(lane, row) for lane in range(lanes) for row in starts}
 
 
+SMALLEST = [
+    # (length, stride, frames): Transitions with a stride of 1; the others as R2D2 has them.
+    *((4, 1, 1), (4, 1, 4), (10, 4, 1), (10, 4, 2), (11, 5, 4), (9, 4, 4)),
+    (123, 40, 4),
+]
+
+
+@pytest.mark.parametrize(("length", "stride", "frames"), SMALLEST)
+def test_the_smallest_memory_that_is_accepted_always_has_a_window(length, stride, frames):
+    # A reader may come while a writer is about to overwrite the oldest rows.
+    count = stride if stride > 1 else 8
+    least = -(-(length + frames + count) // stride) * stride
+    memory = build_replay(
+        ReplayConfig(capacity=least, batch_size=4, warm_up=0, samples_per_insert=None),
+        layout(frames, stride),
+        Transitions(length - 1, GAMMA) if stride == 1 else Sequences(length, stride, 1, stride),
+        lanes=1,
+        writers=1,
+        rows_at_once=count,
+        device=CPU,
+        seed=0,
+        first_priorities=None,
+    )
+    assert memory.ring.rows == least
+    stream = one_long_episode(5 * least)
+    left = []
+    write = memory.ring.write
+
+    def watched(*rows):
+        left.append(memory.distribution.count)
+        write(*rows)
+
+    feed(memory, stream, 0, least // count * count, sizes=(count,))
+    memory.ring.write = watched
+    feed(memory, stream, least // count * count, 4 * least, sizes=(count,))
+    assert min(left) > 0
+
+
 # ---------------------------------------------------------------- writers and cuts
 
 
@@ -269,7 +310,7 @@ def test_no_sequence_reaches_across_a_cut(cut_at):
         for lane in range(lanes)
         for row in range(0, begin + more, stride)
         if row >= oldest
-        and (row + length <= cut_at or row >= begin and row + length <= begin + more)
+        and (row + length <= cut_at or (row >= begin and row + length <= begin + more))
     }
     seen = set()
     for lane, row, batch, b in drawn(memory, 30):
@@ -335,23 +376,28 @@ def test_a_priority_that_comes_in_time_is_applied():
     memory.distribution.tree.check()
 
 
+@pytest.mark.parametrize("windows", [Transitions(3, GAMMA), Sequences(10, 4, 1, 4)])
+def test_later_rows_leave_priorities_alone(windows):
+    memory = a_replay(windows, 1, 80, kind=layout(stride=windows.stride), alpha=1.0)
+    stream = one_long_episode(80)
+    feed(memory, stream, 0, 40, sizes=(4,))
+    rows = list(range(0, 41 - windows.length, windows.stride))
+    memory.reweigh(torch.tensor(rows), torch.full((len(rows),), 0.25))
+    feed(memory, stream, 40, 60, sizes=(4,))
+    assert [weight_at(memory, 0, row) for row in rows] == [0.25] * len(rows)
+
+
 def test_a_priority_for_an_overwritten_window_is_dropped():
     memory = prioritized()
     stream = one_long_episode(60)
-    feed(memory, stream, 0, 20)
-    feed(memory, stream, 20, 30, sizes=(10,))
-    batch = memory.sample()
-    assert set(batch.keys.tolist()) <= set(range(10, 29))
+    feed(memory, stream, 0, 30, sizes=(10,))
+    keys = torch.arange(10, 29)
+    assert {row for _, row, _, _ in drawn(memory, 10)} == set(keys.tolist())
     feed(memory, stream, 30, 35)  # rows 10 to 14 are gone, and 29 to 33 are new
-    before = memory.distribution.tree.weights.copy()
-    memory.reweigh(batch.keys, torch.full((64,), 7.0))
-    late = {key for key in batch.keys.tolist() if key < 15}
-    timely = set(batch.keys.tolist()) - late
-    assert late
-    assert timely
-    for row in range(15, 34):
-        expected = 7.0 if row in timely else before[row % 20]
-        assert weight_at(memory, 0, row) == expected
+    memory.reweigh(keys, torch.full((19,), 7.0))
+    weights = [weight_at(memory, 0, row) for row in range(15, 35)]
+    # Row 34 stands where 14 stood, and its window is not whole yet.
+    assert weights == [7.0] * 14 + [1.0] * 5 + [0.0]
     assert memory.distribution.count == 19
 
 
@@ -485,12 +531,60 @@ def test_as_many_batches_come_as_are_due():
     assert memory.wait_until_due(0.01)
 
 
+@pytest.mark.parametrize("state", [False, True])
+def test_batches_that_are_drawn_together_are_as_whole_as_single_ones(state):
+    length, stride, lanes, rows = 10, 4, 3, 80
+    stream = a_stream(5, 250, lanes)
+    kind = layout(stride=stride, state=True) if state else layout()
+    windows = Sequences(length, stride, 1, stride) if state else Transitions(3, GAMMA)
+    memory = a_replay(windows, lanes, rows, kind=kind, batch_size=8)
+    memory.limiter = Limiter(2.0, 1, 10**9)
+    feed(memory, stream, 0, 4, sizes=(4,))
+    feed(memory, stream, 4, 200, sizes=(4,))
+    batches = list(memory.batches())
+    assert len(batches) == 2 * 196 * lanes // 8
+    assert memory.limiter.sampled == 8 * len(batches)
+    seen = collections.Counter()
+    for torch_batch in batches:
+        batch = tree_map(torch.Tensor.numpy, torch_batch)
+        assert batch.keys.shape == batch.weight.shape == (8,)
+        for b, key in enumerate(batch.keys.tolist()):
+            row, lane = divmod(key, lanes)
+            seen[row, lane] += 1
+            if not state:
+                check_transition(stream, lane, row, batch, b, 3)
+                continue
+            check_sequence(stream, lane, row, batch, b, length)
+            vector, _ = state_before([lane], row)
+            later, _ = state_before([lane], row + stride)
+            assert batch.state[0][b].tolist() == vector[0].tolist()
+            assert batch.steps.extra["later_state"][0][0, b].tolist() == later[0].tolist()
+    assert batches[0].keys.tolist() != batches[1].keys.tolist()
+    assert len(seen) > 50 or state
+    assert not list(memory.batches())
+
+
+def test_with_priorities_an_update_counts_for_the_next_batch():
+    memory, stream = limited(ratio=2.0, warm_up=0, batch_size=4), one_long_episode(60, 2)
+    feed(memory, stream, 0, 5, sizes=(5,))
+    feed(memory, stream, 5, 20, sizes=(5,))
+    largest = torch.arange(38) == 7
+    for number, batch in enumerate(memory.batches()):
+        if number:
+            assert batch.keys.tolist() == [7] * 4
+        memory.reweigh(torch.arange(38), torch.where(largest, 1e12, 0.0))
+    assert number == 14  # 30 rows, 60 samples
+
+
 def test_a_sequence_counts_for_its_samples():
     memory, stream = limited(ratio=1.0, warm_up=0, samples=5), one_long_episode(60, 2)
     feed(memory, stream, 0, 10, sizes=(10,))
     feed(memory, stream, 10, 30, sizes=(20,))
-    assert len(list(memory.batches())) == 2  # 40 rows, batches of 4 x 5
-    assert memory.limiter.sampled == 40
+    batches = list(memory.batches())
+    assert len(batches) == 2  # 40 rows, batches of 4 x 5
+    memory.reweigh(batches[0].keys, torch.ones(4))
+    report = memory.take_report(seconds=1.0)
+    assert (report["sampled_per_second"], report["trained_per_second"]) == (40, 20)
 
 
 def test_without_a_ratio_one_batch_comes_at_a_time():
@@ -502,6 +596,38 @@ def test_without_a_ratio_one_batch_comes_at_a_time():
     feed(memory, stream, 1, 20)
     assert len(list(memory.batches())) == 1
     assert len(list(memory.batches())) == 1
+
+
+@pytest.mark.parametrize(
+    ("windows", "count"), [(Transitions(3, GAMMA), 1), (Transitions(10, GAMMA), 1)]
+)
+@pytest.mark.parametrize("warm_up", [0, 20])
+def test_writers_wait_only_while_there_is_something_to_draw(windows, count, warm_up):
+    # Else both sides would wait for each other for ever.
+    memory = build_replay(
+        ReplayConfig(capacity=100, batch_size=4, warm_up=warm_up, samples_per_insert=8.0),
+        layout(),
+        windows,
+        lanes=1,
+        writers=1,
+        rows_at_once=count,
+        device=CPU,
+        seed=0,
+        first_priorities=None,
+    )
+    stream, row = one_long_episode(100), 0
+    while memory.limiter.may_insert():
+        feed(memory, stream, row, row + count, sizes=(count,))
+        row += count
+    assert memory.due() > 0
+
+
+def test_a_reader_waits_for_the_first_window():
+    memory = a_replay(Transitions(5, GAMMA), 1, 20)
+    feed(memory, one_long_episode(5), 0, 5)  # the limiter would let it draw
+    start = time.monotonic()
+    assert not memory.wait_until_due(0.2)
+    assert time.monotonic() - start > 0.15
 
 
 def test_the_report_by_hand():

@@ -45,9 +45,8 @@ def test_the_newest_rows_stand_in_the_ring_at_all_times(lanes, sizes):
         obs = ring.take_obs(lane, rows)
         assert torch.equal(obs["where"], stream.steps.obs["where"][part])
         assert torch.equal(obs["shade"], stream.steps.obs["shade"][part])
-        assert torch.equal(ring.action[torch.from_numpy(places)].long(), stream.steps.action[part])
-        for name in ("reward", "discount", "mask"):
-            expected = getattr(stream.steps, name)[part].numpy()
+        for name in ("action", "reward", "discount", "mask"):
+            expected = getattr(stream.arrays, name)[part]
             assert np.array_equal(getattr(ring, name)[places], expected)
         for name in ("q", "value"):
             assert np.array_equal(ring.extra[name][places], stream.steps.extra[name][part].numpy())

@@ -1,18 +1,20 @@
 """Draws in proportion to weights, from sums that never drift."""
 
+import itertools
+
 import numpy as np
 import pytest
 from streams import chi_square_fits
 
 from rookery.memory.sum_tree import FAN, WIDEST_TOP, SumTree
 
-THREE_LEVELS = FAN * WIDEST_TOP + 1
-SIZES = [1, 63, 64, 65, 100_000, THREE_LEVELS]
+LARGE = 64 * 32_768 + 1
+SIZES = [1, FAN - 1, FAN, FAN + 1, 63, 64, 65, 100_000, LARGE]
 ALMOST_1 = np.nextafter(1.0, 0.0)
 
 
 def a_tree(weights):
-    """A tree of these weights; one place of every 64 is named, which sums them all."""
+    """A tree of these weights; one place of every node is named, which sums them all."""
     tree = SumTree(len(weights))
     weights = np.asarray(weights, float)
     tree.levels[0][: len(weights)] = weights
@@ -26,8 +28,15 @@ def random_weights(size, seed=0, empty=0.5):
     return 10.0 ** rng.uniform(-6, 6, size) * (rng.random(size) >= empty)
 
 
-def test_levels_are_few():
-    assert [len(SumTree(size).levels) for size in SIZES] == [2, 2, 2, 2, 2, 3]
+@pytest.mark.parametrize("size", SIZES)
+def test_levels_end_with_one_that_is_quickly_searched(size):
+    lengths = [len(level) for level in SumTree(size).levels]
+    assert lengths[-1] <= WIDEST_TOP
+    assert len(lengths) >= 2
+    for below, above in itertools.pairwise(lengths):
+        assert below % FAN == 0
+        assert below // FAN <= above < below // FAN + FAN
+    assert len(SumTree(LARGE).levels) >= 3
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -63,12 +72,12 @@ def test_draws_follow_the_weights():
     assert not chi_square_fits(counts[there][::-1], 200_000 * weights[there] / weights.sum())
 
 
-def test_draws_follow_the_weights_through_three_levels():
-    weights = np.zeros(THREE_LEVELS)
+def test_draws_follow_the_weights_through_several_levels():
+    weights = np.zeros(LARGE)
     places = np.array([0, 63, 64, 4_095, 4_096, 1_000_000, 2_097_151, 2_097_152])
     weights[places] = [1, 2, 3, 4, 5, 6, 7, 8]
     draws = a_tree(weights).draw(np.random.default_rng(1).random(100_000))
-    counts = np.bincount(draws, minlength=THREE_LEVELS)[places]
+    counts = np.bincount(draws, minlength=LARGE)[places]
     assert counts.sum() == 100_000
     assert chi_square_fits(counts, 100_000 * weights[places] / 36)
 
@@ -100,11 +109,11 @@ def test_a_hundred_thousand_sets_leave_no_drift():
     assert tree.total == 0.0
 
 
-def test_the_sums_of_three_levels_do_not_drift_either():
+def test_the_sums_of_several_levels_do_not_drift_either():
     rng = np.random.default_rng(3)
-    tree = SumTree(THREE_LEVELS)
+    tree = SumTree(LARGE)
     for _ in range(100):
-        tree.set(rng.integers(THREE_LEVELS, size=1_000), 10.0 ** rng.uniform(-12, 12, 1_000))
+        tree.set(rng.integers(LARGE, size=1_000), 10.0 ** rng.uniform(-12, 12, 1_000))
     tree.check()
 
 
@@ -134,7 +143,8 @@ def test_the_only_place_with_weight_is_drawn_at_every_fraction(size, place):
 
 def test_the_ends_of_the_line_are_the_first_and_the_last_place_with_weight():
     tree = a_tree([0, 0, 0.1, 0.7, 0, 0.2, 0])
-    assert tree.draw(np.array([0.0, ALMOST_1])).tolist() == [2, 5]
+    # The last part of a stratified batch, (B - 1 + jitter) / B, may be rounded up to 1.
+    assert tree.draw(np.array([0.0, ALMOST_1, 1.0])).tolist() == [2, 5, 5]
 
 
 def test_of_a_place_named_twice_the_last_weight_counts():
