@@ -13,7 +13,7 @@ import yaml
 
 from rookery.algorithms import algorithm_class
 from rookery.algorithms.base import OptimizerConfig
-from rookery.envs import EnvOptions, names_of, plays_atari
+from rookery.envs import EnvOptions, plays_atari
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict, to_dict
 from rookery.learning.learner import LearnerConfig
@@ -149,7 +149,9 @@ def resolve(
             f" It has {', '.join(known) or 'none'}."
         )
     if preset is None and use_preset:
-        preset = next((name for name in names_of(environment) if name in known), None)
+        # The presets of Atari games are for large machines, and must be asked for.
+        own = environment in known and not plays_atari(environment)
+        preset = environment if own else None
     if preset is not None:
         config = from_dict(RunConfig, known[preset], config)
     return Resolved(from_dict(RunConfig, overrides, config), preset)

@@ -108,8 +108,9 @@ def carry_out(
         run = open_run()
         launch(run, count, transport, threads, resuming, console or sys.stdout)
     else:
+        device = device_of(config.device)
         run = open_run()
-        fit(run, run.path, config, Alone(), device_of(config.device), resuming, console)
+        fit(run, run.path, config, Alone(), device, resuming, console)
     return TrainedRun.open(run.path)
 
 
@@ -235,11 +236,13 @@ def build(
     step = saved.step if saved else 0
     network_seed, memory_seed = seeds(config.seed, reducer.rank, step, 0)
     actors = actor_count(config)
-    cores = cores_each(ranks.on_this_host(reducer) * actors)
+    cores = cores_each(ranks.on_this_host(reducer))
     env = make_env(
-        config.environment, config.env, num_envs=config.envs, threads=config.threads or cores
+        config.environment, config.env, num_envs=config.envs, threads=engine_threads(config, cores)
     )
-    torch.set_num_threads(config.threads or useful_threads(spaces_of(env), cores))
+    # Actors on threads compute on one core each, and the learner on what they leave.
+    left = max(1, cores - actors) if config.chosen_backend == "threads" else cores
+    torch.set_num_threads(config.threads or useful_threads(spaces_of(env), left))
     torch.manual_seed(network_seed)
     algorithm = make_algorithm(config, env, device)
     memory = algorithm.memory(config.envs, actors, memory_seed)
@@ -288,20 +291,26 @@ def actor_count(config: RunConfig) -> int:
     return config.actors or int(machine()["cores"])
 
 
+def engine_threads(config: RunConfig, cores: int) -> int:
+    """Threads of each actor's environments."""
+    return config.threads or max(1, cores // actor_count(config))
+
+
 def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Threads:
     """The actors in threads, each with environments and a network of its own."""
     config = parts.config
     require(
-        actors == 1 or not statistics(parts.env),
+        not statistics(parts.env),
         "env.normalize_obs and env.normalize_reward keep statistics that actors on threads do not"
-        " share; use --actors 1 or --backend serial",
+        " share; use --backend serial",
     )
     devices = [device_of(name) for name in config.act_device.split(",")]
+    threads = engine_threads(config, cores)
 
     def make_actor(number: int, restart: int) -> Actor:
         env, device = parts.env, devices[number % len(devices)]
         if number or restart:
-            env = make_env(config.environment, config.env, num_envs=config.envs, threads=cores)
+            env = make_env(config.environment, config.env, num_envs=config.envs, threads=threads)
         algorithm = make_algorithm(config, env, device)
         algorithm.network.to(device)
         lanes = Lanes(number * config.envs, config.envs, actors * config.envs)

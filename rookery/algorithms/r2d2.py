@@ -265,7 +265,7 @@ class R2D2(ReplayAlgorithm):
         value = chosen_value(target_q, best)
         error = sequence_td(chosen, value, steps, config.gamma, config.n_step, config.rescale)
         mask = steps.mask[: config.unroll]
-        rows, sequences = statistics.float()
+        rows, sequences = statistics.float().clamp(min=1)
         total = (cost(error, config.loss) * batch.weight).sum() / rows
         with torch.no_grad():
             metrics = {

@@ -1,6 +1,6 @@
 """Environments: many copies at once, whoever makes them, under one contract."""
 
-from rookery.envs.atari import human_normalized, names_of, plays_atari
+from rookery.envs.atari import human_normalized, plays_atari
 from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.listing import Listed, env_info, registered_envs
 from rookery.envs.making import make_env
@@ -24,7 +24,6 @@ __all__ = [
     "frame_stack_of",
     "human_normalized",
     "make_env",
-    "names_of",
     "plays_atari",
     "register_env",
     "registered",

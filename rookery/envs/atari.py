@@ -88,12 +88,6 @@ def plays_atari(name: str) -> bool:
     return game_of(name) is not None
 
 
-def names_of(name: str) -> list[str]:
-    """What an environment is called: its name, and that of its game."""
-    game = game_of(name)
-    return [name] if game is None else [name, game.rom]
-
-
 def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
     """`options` with every None filled in for this game."""
     skip = game.frame_skip if options.frame_skip is None else options.frame_skip

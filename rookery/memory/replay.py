@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -263,7 +264,9 @@ class Replay:
     def wait_until_due(self, timeout: float) -> bool:
         """Wait until a batch may be drawn; whether it may."""
         samples = self.batch_size * self.windows.samples
-        return self.limiter.wait_to_sample(samples, timeout) and self.distribution.count > 0
+        if self.limiter.wait_to_sample(samples, timeout) and not self.distribution.count:
+            time.sleep(timeout)
+        return self.due() > 0
 
     def sample(self, batches: int = 1) -> Batch:
         """One or more batches as one, on the learner's device."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch
-from rookery.errors import EnvironmentFailure
+from rookery.errors import Diverged, EnvironmentFailure
 from rookery.learning.actor import Actor, Stopped
 from rookery.memory.replay import Replay
 from rookery.networks.flat import FlatParameters
@@ -77,6 +77,13 @@ class ActorThread(threading.Thread):
         self.wait_s = 0.0
         self.env_steps = 0
         self.episodes: list[tuple[float, int]] = []
+        self.times_before = (0.0, 0.0)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Seconds in the environments and in the network, those of replaced actors included."""
+        actor, (env_s, inference_s) = self.player.actor, self.times_before
+        return env_s + actor.env_s, inference_s + actor.inference_s
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -85,6 +92,9 @@ class ActorThread(threading.Thread):
                 self.play()
                 break
             except Stopped:
+                break
+            except Diverged as error:
+                self.failure = error
                 break
             except Exception as error:
                 if not self.start_anew(error):
@@ -120,6 +130,7 @@ class ActorThread(threading.Thread):
         self.restarts += 1
         try:
             self.close()
+            self.times_before = self.times
             self.player = Player(self.make_actor(self.number, self.restarts))
         except Exception as again:
             self.failure = again
@@ -209,6 +220,8 @@ class Crew:
     def check(self) -> None:
         """Raise if an actor failed for good."""
         for thread in self.threads:
+            if isinstance(thread.failure, Diverged):
+                raise thread.failure
             if thread.failure is not None:
                 raise EnvironmentFailure(
                     f"actor {thread.number} failed {thread.restarts + 1} times, at last with:"
@@ -304,13 +317,13 @@ class Threads:
                 env_steps, thread.env_steps = thread.env_steps, 0
                 episodes, thread.episodes = thread.episodes, []
             self.crew.env_steps += env_steps
-            actor = thread.player.actor
+            env_s, inference_s = thread.times
             shares.append(
                 Share(
                     env_steps=env_steps,
                     episodes=episodes,
-                    env_s=actor.env_s,
-                    inference_s=actor.inference_s,
+                    env_s=env_s,
+                    inference_s=inference_s,
                     learn_s=parts.learner.learn_s,
                     reduce_s=parts.learner.reduce_s,
                     wait_s=self.wait_s,
@@ -322,21 +335,24 @@ class Threads:
         return shares
 
     def gauges(self) -> dict[str, float]:
-        """Lag of the actors' weights behind the published ones, in versions, since last asked."""
+        """Lag of the actors' weights behind the published ones, in versions, and how long actors
+        waited for the learner, since last asked."""
         threads = self.crew.threads
         with self.crew.changed:
             segments = sum(thread.segments for thread in threads)
             lag = sum(thread.lag_sum for thread in threads) / max(1, segments)
             most = max(thread.lag_max for thread in threads)
+            waited = sum(thread.wait_s for thread in threads) / len(threads)
             for thread in threads:
                 thread.lag_sum, thread.lag_max, thread.segments = 0, 0, 0
+                thread.wait_s = 0.0
         name = self.parts.algorithm.explores_by
         explore = [float(thread.player.actor.explore.mean()) for thread in threads]
         return ({name: sum(explore) / len(explore)} if name else {}) | {
             "policy_lag_mean": lag,
             "policy_lag_max": most,
             "actors_healthy": self.crew.healthy(),
-            "actor_wait_s": sum(thread.wait_s for thread in threads) / len(threads),
+            "actor_wait_s": waited,
         }
 
     def random_state(self) -> dict[str, Tensor]:

@@ -17,9 +17,9 @@ from rookery.runs import checkpoint
 
 TINY = ["--env-steps", "600", "--envs", "4", "--algo.rollout_steps", "32", "--threads", "1"]
 
-DQN = ["train", "dqn", "CartPole-v1", "--no-preset"]
-APEX = ["train", "apex", "CartPole-v1", "--no-preset"]
-R2D2 = ["train", "r2d2", "CartPole-v1", "--no-preset"]
+DQN = ["train", "dqn", "CartPole-v1", "--no-preset", "--env-steps", "50"]
+APEX = ["train", "apex", "CartPole-v1", "--no-preset", "--env-steps", "50"]
+R2D2 = ["train", "r2d2", "CartPole-v1", "--no-preset", "--env-steps", "50"]
 
 
 def call(capsys, *args):
