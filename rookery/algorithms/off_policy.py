@@ -245,7 +245,8 @@ def build_replay(
         f" algo.batch_size={config.batch_size}",
     )
     rows = capacity // total // windows.stride * windows.stride
-    least = windows.length + layout.frames + rows_at_once
+    # While rows are being overwritten, some window must stay whole.
+    least = windows.length + windows.stride + layout.frames + rows_at_once
     require(
         rows >= least,
         f"algo.capacity={config.capacity} gives each of the {total} environments {rows:,} rows, but"
@@ -265,7 +266,8 @@ def build_replay(
         Prioritized(total * ring.starts, config.alpha, config.beta)
         if config.alpha
         else Uniform(total, ring.starts),
-        Limiter(config.samples_per_insert, config.warm_up, tolerance),
+        # Before the first window is whole there is nothing to wait for.
+        Limiter(config.samples_per_insert, max(config.warm_up, windows.length * total), tolerance),
         config.batch_size,
         seed,
         device,

@@ -100,6 +100,9 @@ class ActorThread(threading.Thread):
                 if not self.start_anew(error):
                     break
         self.close()
+        with self.crew.changed:
+            self.parked = True
+            self.crew.changed.notify_all()
 
     def play(self) -> None:
         """Segment after segment."""
@@ -191,7 +194,7 @@ class Crew:
         """Return when nobody plays any more."""
         with self.changed:
             self.pausing = True
-            self.changed.wait_for(lambda: all(t.parked or not t.is_alive() for t in self.threads))
+            self.changed.wait_for(lambda: all(t.parked for t in self.threads))
 
     def resume(self) -> None:
         """Let everybody play again."""
