@@ -15,10 +15,9 @@ from rookery.algorithms.off_policy import (
     ReplayConfig,
     chosen_value,
     copy_parameters,
-    cost,
     count_actions,
+    transition_loss,
     transition_replay,
-    transition_td,
 )
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
@@ -109,10 +108,4 @@ class ApeX(ReplayAlgorithm):
         )
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        assert batch.weight is not None
-        q, error = transition_td(self.network, self.target, batch, self.config.double)
-        scale = 1 / statistics[0].float()
-        total = (cost(error, self.config.loss) * batch.weight).sum() * scale
-        priorities = error.detach().abs()
-        metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
-        return Loss(total, metrics, priorities)
+        return transition_loss(self.network, self.target, batch, statistics[0], self.config)

@@ -14,11 +14,10 @@ from rookery.algorithms.off_policy import (
     ReplayConfig,
     chosen_value,
     copy_parameters,
-    cost,
     count_actions,
     rows_of,
+    transition_loss,
     transition_replay,
-    transition_td,
 )
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
@@ -149,12 +148,10 @@ class DQN(ReplayAlgorithm):
         for layers in self.noisy_layers:
             for layer in layers:
                 layer.renew(None)
-        if self.config.atoms > 1:
-            q, costs = self.distribution_costs(batch)
-            priorities = costs.detach()
-        else:
-            q, error = transition_td(self.network, self.target, batch, self.config.double)
-            costs, priorities = cost(error, self.config.loss), error.detach().abs()
+        if self.config.atoms == 1:
+            return transition_loss(self.network, self.target, batch, statistics[0], self.config)
+        q, costs = self.distribution_costs(batch)
+        priorities = costs.detach()
         scale = 1 / statistics[0].float()
         metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
         total = (costs * batch.weight).sum() * scale

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.data.steps import Batch, Segment
+from rookery.data.steps import Batch, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
 from rookery.memory import budget
@@ -90,25 +90,40 @@ def chosen_value(q: Tensor, action: Tensor) -> Tensor:
     return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
 
-def cost(error: Tensor, loss: str) -> Tensor:
+def cost(value: Tensor, goal: Tensor, loss: str) -> Tensor:
     """Huber's cost of TD errors, quadratic up to 1, or the quadratic one; any shape."""
     if loss == "huber":
-        return F.huber_loss(error, torch.zeros_like(error), reduction="none")
-    return 0.5 * error.square()
+        return F.huber_loss(value, goal, reduction="none")
+    return 0.5 * (goal - value).square()
 
 
 def transition_td(
     network: nn.Module, target: nn.Module, batch: Batch, double: bool
 ) -> tuple[Tensor, Tensor]:
-    """Values [B] of the actions taken in n-step transitions, and their TD errors [B]."""
+    """Values [B] of the actions taken in n-step transitions, and what they should be [B]."""
     steps = batch.steps
     now, later = rows_of(batch)
     q = chosen_value(network(now), steps.action[0])
     with torch.no_grad():
         target_q = target(later)
-        best = (network(later) if double else target_q).argmax(-1)
-        goal = steps.reward[0] + steps.discount[0] * chosen_value(target_q, best)
-    return q, goal - q
+        best = network(later).argmax(-1) if double else None
+        value = target_q.amax(-1) if best is None else chosen_value(target_q, best)
+        goal = torch.addcmul(steps.reward[0], steps.discount[0], value)
+    return q, goal
+
+
+def transition_loss(
+    network: nn.Module, target: nn.Module, batch: Batch, count: Tensor, config: ReplayConfig
+) -> Loss:
+    """The loss of n-step transitions, over the whole batch's count of them."""
+    assert batch.weight is not None
+    q, goal = transition_td(network, target, batch, config.double)
+    scale = 1 / count.float()
+    total = torch.dot(cost(q, goal, config.loss), batch.weight * scale)
+    with torch.no_grad():
+        error = (goal - q).abs_()
+        metrics = {"q_mean": q.sum() * scale, "td_error": error.sum() * scale}
+    return Loss(total, metrics, error if config.alpha else None)
 
 
 def rows_of(batch: Batch) -> tuple[Tree, Tree]:

@@ -266,7 +266,7 @@ class R2D2(ReplayAlgorithm):
         error = sequence_td(chosen, value, steps, config.gamma, config.n_step, config.rescale)
         mask = steps.mask[: config.unroll]
         rows, sequences = statistics.float().clamp(min=1)
-        total = (cost(error, config.loss) * batch.weight).sum() / rows
+        total = (cost(error, torch.zeros_like(error), config.loss) * batch.weight).sum() / rows
         with torch.no_grad():
             metrics = {
                 "q_mean": (chosen * mask).sum() / rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,11 @@ from rookery.networks.recurrent import carry
 def shares(episodes: int, lanes: int) -> np.ndarray:
     """How many of `episodes` each lane is to play, [lanes]."""
     return episodes // lanes + (np.arange(lanes) < episodes % lanes)
+
+
+def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows as one array; of a single one no copy is made."""
+    return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
 class Stopped(Exception):
@@ -138,13 +144,13 @@ class Actor:
         """Rows stacked into [T, B, ...] on the actor's device."""
 
         def stack(name: str) -> torch.Tensor:
-            values = np.stack([getattr(row, name) for row in rows])
+            values = stacked([getattr(row, name) for row in rows])
             return torch.as_tensor(values, dtype=torch.float32, device=self.device)
 
         decisions = [row.decision for row in rows]
         mask = stack("mask")
         steps = Steps(
-            obs=tree_map(lambda *x: to_tensors(np.stack(x), self.device), *[r.obs for r in rows]),
+            obs=tree_map(lambda *x: to_tensors(stacked(x), self.device), *[r.obs for r in rows]),
             action=torch.stack([d.action for d in decisions]),
             reward=stack("reward") * mask,
             discount=stack("discount"),

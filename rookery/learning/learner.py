@@ -153,7 +153,7 @@ class Learner:
         if self.config.sync == "allreduce" or self.reducer.rank == 0:
             limit = self.algorithm.config.max_grad_norm
             if limit:
-                self.flat.grad.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+                self.flat.grad.mul_(limit / norm.clamp(min=limit))
             self.optimizer.step()
         if self.config.sync == "broadcast":
             self.reduce(self.reducer.broadcast, self.flat.values)

@@ -6,7 +6,6 @@ the first update would wait for.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
@@ -36,7 +35,7 @@ class Adam:
         self.learning_rate = learning_rate
         self.epsilon = epsilon
         self.state = {
-            "step": torch.zeros((), dtype=torch.int64),
+            "step": torch.zeros((), device=values.device),
             "mean": torch.zeros_like(values),
             "square": torch.zeros_like(values),
         }
@@ -45,15 +44,23 @@ class Adam:
     def step(self) -> None:
         grad = self.values.grad
         assert grad is not None
-        mean, square = self.state["mean"], self.state["square"]
         self.state["step"] += 1
-        step = int(self.state["step"])
-        decay_mean, decay_square = ADAM_BETAS
-        mean.lerp_(grad, 1 - decay_mean)
-        square.mul_(decay_square).addcmul_(grad, grad, value=1 - decay_square)
-        unbias = math.sqrt(1 - decay_square**step)
-        scale = square.sqrt().div_(unbias).add_(self.epsilon)
-        self.values.addcdiv_(mean, scale, value=-self.learning_rate / (1 - decay_mean**step))
+        # One pass over memory instead of seven; what torch.optim.Adam(fused=True) calls.
+        torch._fused_adam_(
+            [self.values],
+            [grad],
+            [self.state["mean"]],
+            [self.state["square"]],
+            [],
+            [self.state["step"]],
+            lr=self.learning_rate,
+            beta1=ADAM_BETAS[0],
+            beta2=ADAM_BETAS[1],
+            weight_decay=0.0,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 class RmsProp:

@@ -67,6 +67,11 @@ class Ring:
         self.extra = {name: self.column(kind).numpy() for name, kind in layout.extra.items()}
         self.starts = rows // layout.stride
         self.state = tree_map(lambda x: zeros(x, lanes * self.starts), layout.state)
+        small = {"action": self.action, "reward": self.reward, **self.extra}
+        small |= {"discount": self.discount, "mask": self.mask}
+        self.by_lane_obs = tree_map(self.by_lane, self.obs)
+        self.by_lane_state = tree_map(self.by_lane, self.state)
+        self.by_lane_small = {k: self.by_lane(torch.from_numpy(x)) for k, x in small.items()}
 
     def column(self, kind: Tensor) -> Tensor:
         """Memory for one part of all rows; the system provides it as it is first written to."""
@@ -85,21 +90,18 @@ class Ring:
                 self.write_slots(lanes, slots, rows, steps)
         if self.layout.state != () and row % self.layout.stride == 0:
             place = row // self.layout.stride % self.starts
-            tree_map(lambda to, x: self.by_lane(to)[lanes, place].copy_(x), self.state, state)
+            tree_map(lambda to, x: to[lanes, place].copy_(x), self.by_lane_state, state)
 
     def write_slots(self, lanes: slice, slots: slice, rows: slice, steps: Steps) -> None:
         """Store some rows in neighbouring slots."""
 
         def put(column: Tensor, values: Tensor) -> None:
-            self.by_lane(column)[lanes, slots].copy_(values[rows].transpose(0, 1))
+            column[lanes, slots] = values[rows].transpose(0, 1)
 
-        tree_map(put, self.obs, steps.obs)
-        put(torch.from_numpy(self.action), steps.action)
-        put(torch.from_numpy(self.reward), steps.reward)
-        put(torch.from_numpy(self.discount), steps.discount)
-        put(torch.from_numpy(self.mask), steps.mask)
-        for name, column in self.extra.items():
-            put(torch.from_numpy(column), steps.extra[name])
+        tree_map(put, self.by_lane_obs, steps.obs)
+        given = steps._asdict() | steps.extra
+        for name, column in self.by_lane_small.items():
+            put(column, given[name])
 
     def by_lane(self, column: Tensor) -> Tensor:
         """A column as [lanes, places a lane, ...]."""

@@ -11,6 +11,7 @@ from rookery.config import RunConfig
 
 WINDOW = 100
 EMA_DECAY = 0.99
+CPU_INTERVAL_S = 0.5
 
 
 class Share(NamedTuple):
@@ -46,6 +47,8 @@ class Progress:
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
     cpu_started: float = field(default_factory=time.process_time)
+    cpu_asked: float = 0.0
+    cpu_s: float = 0.0
     seconds_before: float = 0.0
 
     def take(self, shares: list[Share], updates: int) -> None:
@@ -71,8 +74,15 @@ class Progress:
         return time.monotonic() - self.started
 
     def cpu_seconds(self) -> float:
-        """CPU time of this process since this sitting began, all threads together."""
-        return time.process_time() - self.cpu_started
+        """CPU time of this process since this sitting began, all threads together.
+
+        Asking the system takes long in some containers, so the answer may be half a second old.
+        """
+        now = time.monotonic()
+        if now >= self.cpu_asked + CPU_INTERVAL_S:
+            self.cpu_asked = now
+            self.cpu_s = time.process_time() - self.cpu_started
+        return self.cpu_s
 
     @property
     def return_mean(self) -> float | None:

@@ -194,7 +194,8 @@ def test_new_priorities_reach_the_memory():
     loop = Loop(algorithm, env).run(20)
     shaken(algorithm.network)
     batch = loop.memory.sample()
-    _, error = transition_td(algorithm.network, algorithm.target, batch, True)
+    q, goal = transition_td(algorithm.network, algorithm.target, batch, True)
+    error = goal - q
     outcome = loop.learner.update(batch)
     torch.testing.assert_close(outcome.priorities, error.detach().abs())
     loop.memory.reweigh(batch.keys, outcome.priorities)

@@ -82,28 +82,29 @@ TARGET = Table([7.0, 8.0, 9.0], [10.0, 20.0, 30.0], [-2.0, 4.0, -6.0])
 THREE = transitions([0, 0, 1], [2, 0, 1], [1.0, 2.0, -1.0], [0.5, 0.0, 0.9], [1, 1, 2])
 
 
-def test_td_errors_by_hand():
+def test_values_and_their_goals_by_hand():
     q, double = transition_td(NETWORK, TARGET, THREE, double=True)
     assert q.tolist() == [3, 1, 1]
     # The network prefers action 0 at 1 and action 2 at 2; the target says 10 and -6.
-    assert double.tolist() == pytest.approx([1 + 5 - 3, 2 - 1, -1 - 5.4 - 1])
+    assert double.tolist() == pytest.approx([1 + 5, 2, -1 - 5.4])
     _, single = transition_td(NETWORK, TARGET, THREE, double=False)
-    assert single.tolist() == pytest.approx([1 + 15 - 3, 2 - 1, -1 + 3.6 - 1])
+    assert single.tolist() == pytest.approx([1 + 15, 2, -1 + 3.6])
 
 
 @pytest.mark.parametrize("double", [True, False])
 def test_only_the_value_of_the_action_taken_gets_a_gradient(double):
     network = Table([1.0, 2.0, 3.0], [5.0, 1.0, 0.0], [0.0, 0.0, 0.5])
     target = Table([7.0, 8.0, 9.0], [10.0, 20.0, 30.0], [-2.0, 4.0, -6.0])
-    transition_td(network, target, THREE, double)[1].sum().backward()
+    q, goal = transition_td(network, target, THREE, double)
+    (goal - q).sum().backward()
     assert network.q.grad.tolist() == [[-1, 0, -1], [0, -1, 0], [0, 0, 0]]
     assert target.q.grad is None
 
 
 def test_costs_by_hand():
     error = torch.tensor([0.0, 0.5, -1.0, 3.0, -3.0])
-    assert cost(error, "huber").tolist() == [0, 0.125, 0.5, 2.5, 2.5]
-    assert cost(error, "mse").tolist() == [0, 0.125, 0.5, 4.5, 4.5]
+    assert cost(error, torch.zeros_like(error), "huber").tolist() == [0, 0.125, 0.5, 2.5, 2.5]
+    assert cost(error, torch.zeros_like(error), "mse").tolist() == [0, 0.125, 0.5, 4.5, 4.5]
 
 
 def test_chosen_values():
@@ -121,7 +122,7 @@ def test_weights_multiply_costs_and_priorities_are_absolute_errors(kind, loss, d
     batch = THREE._replace(weight=torch.tensor([0.5, 1.0, 0.25]))
     errors = [3, 1, -7.4] if double else [13, 1, 1.6]
     out = algorithm.loss(batch, algorithm.statistics(batch))
-    costs = cost(torch.tensor(errors).float(), loss).tolist()
+    costs = cost(torch.tensor(errors).float(), torch.zeros(len(errors)), loss).tolist()
     by_hand = sum(w * c for w, c in zip([0.5, 1.0, 0.25], costs, strict=True)) / 3
     assert out.total.item() == pytest.approx(by_hand, rel=1e-5)
     assert out.priorities.tolist() == pytest.approx([abs(e) for e in errors])
@@ -188,7 +189,8 @@ def test_first_priorities_are_the_td_errors_of_real_play(kind, n, double):
     played = memory.ring.mask[:-1].reshape(4, -1)[:, : 6 * 16 - n]
     assert 0 < (played == 0).sum() < played.size / 5
     assert len(found.row) == played.sum()
-    _, error = transition_td(algorithm.network, algorithm.target, found.batch, double)
+    q, goal = transition_td(algorithm.network, algorithm.target, found.batch, double)
+    error = goal - q
     assert error.abs().mean() > 0.1
     torch.testing.assert_close(
         found.priority.float(), error.detach().abs().clamp(min=1e-6), atol=1e-4, rtol=1e-4
@@ -235,7 +237,7 @@ def test_stacks_of_frames_are_rebuilt_as_the_actor_saw_them(kind):
     where = Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
     net = NetConfig(encoder="mlp", hidden=(4,), core="gru" if kind is R2D2 else "none", core_size=4)
     more = SHORT if kind is R2D2 else {"n_step": 2, "rollout_steps": 4}
-    algorithm = make(kind, where, net, **(SMALL | more | {"capacity": 2 * 16}))
+    algorithm = make(kind, where, net, **(SMALL | more | {"capacity": 2 * 20}))
     memory, spy = filled(algorithm, env, rounds=7)
     assert memory.ring.obs.shape[1:] == (5, 5)
     found = every_window(memory)

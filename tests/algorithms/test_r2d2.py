@@ -217,7 +217,7 @@ def test_burn_in_only_brings_the_state_up_to_date():
     steps = tree_map(lambda x: x[3:], batch.steps._replace(obs=(), extra={}))
     taken = chosen_value(q[:6], steps.action[:6])
     error = sequence_td(taken, value, steps, 0.9, 2, True)
-    by_hand = cost(error, "huber").sum() / steps.mask[:6].sum()
+    by_hand = cost(error, torch.zeros_like(error), "huber").sum() / steps.mask[:6].sum()
     torch.testing.assert_close(total, by_hand)
     by_hand.backward()
     for ours, p in zip(grads, agent.network.parameters(), strict=True):
@@ -310,7 +310,7 @@ def test_the_action_is_chosen_and_valued_at_t_plus_n(double, scaled):
         goals = [1.5 + 0.25 * v for v in values]
     errors = [abs(goal - q) for goal, q in zip(goals, taken, strict=True)]
     assert out.priorities.item() == pytest.approx(0.75 * max(errors) + 0.25 * sum(errors) / 2)
-    costs = cost(torch.tensor(errors), "huber")
+    costs = cost(torch.tensor(errors), torch.zeros(len(errors)), "huber")
     assert out.total.item() == pytest.approx(costs.mean().item(), rel=1e-5)
     assert out.metrics["q_mean"].item() == 5
     assert out.metrics["td_error"].item() == pytest.approx(sum(errors) / 2, rel=1e-5)

@@ -212,7 +212,7 @@ SMALLEST = [
 def test_the_smallest_memory_that_is_accepted_always_has_a_window(length, stride, frames):
     # A reader may come while a writer is about to overwrite the oldest rows.
     count = stride if stride > 1 else 8
-    least = -(-(length + frames + count) // stride) * stride
+    least = -(-(length + stride + frames + count) // stride) * stride
     memory = build_replay(
         ReplayConfig(capacity=least, batch_size=4, warm_up=0, samples_per_insert=None),
         layout(frames, stride),
