@@ -70,7 +70,7 @@ class ActorThread(threading.Thread):
         self.make_actor = make_actor
         self.crew = crew
         self.restarts = 0
-        self.parked = False
+        self.parked = True
         self.failure: Exception | None = None
         self.player = Player(make_actor(number, 0))
         self.lag_sum, self.lag_max, self.segments = 0, 0, 0
