@@ -12,6 +12,7 @@ on 84x84 frames. Figures are means over the reports after the warm-up.
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -71,7 +72,7 @@ def measure(work: Work) -> tuple[float, float]:
     seconds = float(last["seconds"] or 0) - float(first["seconds"] or 0)
     acted = (float(last["env_steps"] or 0) - float(first["env_steps"] or 0)) / seconds
     times = [float(row["seconds"] or 0) for row in steady]
-    spans = [after - before for before, after in zip(times, times[1:], strict=False)]
+    spans = [after - before for before, after in itertools.pairwise(times)]
     rates = [float(row["trained_per_second"] or 0) for row in steady[1:]]
     trained = sum(r * s for r, s in zip(rates, spans, strict=True)) / seconds
     return acted, trained / work.unit

@@ -31,6 +31,15 @@ def main(picture: str, folders: list[str]) -> None:
         style = {"color": colours[label], "alpha": 0.8, "label": label if fresh else None}
         by_steps.plot([row["env_steps"] for row in rows], returns, **style)
         by_seconds.plot([row["seconds"] for row in rows], returns, **style)
+        tests = [row for row in rows if row.get("eval_return_mean") is not None]
+        scores = [row["eval_return_mean"] for row in tests]
+        style |= {
+            "linestyle": "--",
+            "marker": "o",
+            "label": f"{label}, evaluated" if scores else None,
+        }
+        by_steps.plot([row["env_steps"] for row in tests], scores, **style)
+        by_seconds.plot([row["seconds"] for row in tests], scores, **style)
     by_steps.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
     by_seconds.set_xlabel("seconds")
