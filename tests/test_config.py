@@ -24,8 +24,16 @@ def test_preset_of_the_environment_applies_and_overrides_win():
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_preset_is_valid(algorithm):
-    for environment in presets(algorithm):
-        assert resolve(algorithm, environment, {}).preset == environment
+    for name in presets(algorithm):
+        assert resolve(algorithm, "CartPole-v1", {}, preset=name).preset == name
+
+
+def test_presets_apply_by_themselves_but_for_those_of_atari():
+    assert resolve("dqn", "CartPole-v1", {}).preset == "CartPole-v1"
+    assert resolve("dqn", "CartPole-v1", {}, use_preset=False).preset is None
+    for environment in ("pong", "PongNoFrameskip-v4", "ALE/Pong-v5"):
+        assert resolve("apex", environment, {}).preset is None
+    assert resolve("apex", "pong", {}, preset="pong").config.actors == 60
 
 
 def test_config_survives_json(tmp_path):
