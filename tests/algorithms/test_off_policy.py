@@ -27,7 +27,7 @@ from rookery.learning.reduce import Alone
 from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint
-from rookery.training import build
+from rookery.runtime.build import build
 
 KINDS = [DQN, ApeX, R2D2]
 SMALL = {"capacity": 2_000, "warm_up": 0, "batch_size": 16}

@@ -19,8 +19,9 @@ from rookery.memory.distributions import Uniform
 from rookery.memory.limiter import Limiter
 from rookery.memory.replay import Replay, Transitions
 from rookery.memory.ring import Layout, Ring
+from rookery.runtime.crew import Crew, Player, Weights
 from rookery.runtime.progress import Progress
-from rookery.runtime.threads import Crew, Player, Prefetch, Threads, Weights
+from rookery.runtime.threads import Prefetch, Threads
 from rookery.training import train
 
 PATIENCE_S = 20
