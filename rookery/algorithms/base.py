@@ -105,6 +105,10 @@ class Algorithm(Protocol):
         """Where prepared segments go: those of `writers` actors with `lanes` environments each."""
         ...
 
+    def ahead(self, batch: Batch) -> Batch:
+        """The batch with what can be computed of it while the learner is busy with another."""
+        return batch
+
     def statistics(self, batch: Batch) -> Tensor:
         """Sums over the batch's rows that its loss needs; the first is their count.
 

@@ -100,7 +100,6 @@ class DQN(ReplayAlgorithm):
         self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
         # Errors of plain values are no measure of how wrong a distribution is.
         self.records = config.alpha > 0 and config.atoms == 1
-        self.noisy_layers = noisy_layers(self.network), noisy_layers(self.target)
 
     def initial_state(self, batch: int) -> Tree:
         return ()
@@ -120,8 +119,9 @@ class DQN(ReplayAlgorithm):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        for layer in self.noisy_layers[0]:
-            layer.quiet() if explore is None else layer.renew(generator)
+        if self.config.noisy:
+            for layer in noisy_layers(self.network):
+                layer.quiet() if explore is None else layer.renew(generator)
         q = self.values(self.network(obs))
         action = epsilon_greedy(q, explore, generator)
         extra = {"q": chosen_value(q, action), "value": q.amax(-1)} if self.records else {}
@@ -145,8 +145,8 @@ class DQN(ReplayAlgorithm):
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
-        for layers in self.noisy_layers:
-            for layer in layers:
+        if self.config.noisy:
+            for layer in (*noisy_layers(self.network), *noisy_layers(self.target)):
                 layer.renew(None)
         if self.config.atoms == 1:
             return transition_loss(self.network, self.target, batch, statistics[0], self.config)

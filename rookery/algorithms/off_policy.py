@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -105,7 +106,8 @@ def transition_td(
     now, later = rows_of(batch)
     q = chosen_value(network(now), steps.action[0])
     with torch.no_grad():
-        target_q = target(later)
+        known = steps.extra.get("target_q")
+        target_q = target(later) if known is None else known[0]
         best = network(later).argmax(-1) if double else None
         value = target_q.amax(-1) if best is None else chosen_value(target_q, best)
         goal = torch.addcmul(steps.reward[0], steps.discount[0], value)
@@ -144,14 +146,22 @@ def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> 
 # ---------------------------------------------------------------- target network
 
 
+Network = TypeVar("Network", bound=nn.Module)
+
+
 @torch.no_grad()
-def follow(target: nn.Module, network: nn.Module, updates: int, config: ReplayConfig) -> None:
-    """Bring the target network up to date, as the settings say."""
+def followed(target: Network, network: Network, updates: int, config: ReplayConfig) -> Network:
+    """The target network brought up to date, as the settings say.
+
+    A copy is a new module: whoever computes with the old one meanwhile never sees a mixture.
+    """
     if config.target_tau is not None:
         for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
             to.lerp_(parameter, config.target_tau)
     elif updates % config.target_period == 0:
+        target = copy.deepcopy(target)
         copy_parameters(target, network)
+    return target
 
 
 @torch.no_grad()
@@ -176,7 +186,20 @@ class ReplayAlgorithm(Algorithm):
         return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
 
     def after_update(self, updates: int) -> None:
-        follow(self.target, self.network, updates, self.config)
+        self.target = followed(self.target, self.network, updates, self.config)
+
+    @torch.no_grad()
+    def ahead(self, batch: Batch) -> Batch:
+        """With the target network's values, unless it changes with every update."""
+        if self.config.target_tau is not None:
+            return batch
+        known = self.target_values(batch)
+        extra = batch.steps.extra | {"target_q": known}
+        return batch._replace(steps=batch.steps._replace(extra=extra))
+
+    def target_values(self, batch: Batch) -> Tensor:
+        """The target network's values where they are needed, [T, B, A]."""
+        return self.target(rows_of(batch)[1]).unsqueeze(0)
 
     def saved(self) -> dict[str, nn.Module]:
         return {"target": self.target}

@@ -253,12 +253,11 @@ class R2D2(ReplayAlgorithm):
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
         config = self.config
-        *core, action, reward = batch.state
-        inputs = self.visible(previous(batch.steps, action, reward.squeeze(-1)))
-        reset = resets(batch.steps.mask)
-        q = self.unrolled(self.network, batch.steps.obs, inputs, tuple(core), reset)
+        inputs = self.inputs_of(batch)
+        q = self.unrolled(self.network, batch, inputs)
         with torch.no_grad():
-            target_q = self.unrolled(self.target, batch.steps.obs, inputs, tuple(core), reset)
+            known = batch.steps.extra.get("target_q")
+            target_q = self.target_values(batch) if known is None else known
             best = (q if config.double else target_q).argmax(-1)
         steps = tree_map(lambda x: x[config.burn_in :], batch.steps._replace(obs=(), extra={}))
         chosen = chosen_value(q[: config.unroll], steps.action[: config.unroll])
@@ -275,16 +274,20 @@ class R2D2(ReplayAlgorithm):
             }
         return Loss(total, metrics, mixed_priority(error.detach(), mask, config.eta))
 
-    def unrolled(
-        self,
-        network: RecurrentQNetwork,
-        obs: Tree,
-        inputs: Inputs,
-        state: State,
-        reset: Tensor | None,
-    ) -> Tensor:
+    def target_values(self, batch: Batch) -> Tensor:
+        return self.unrolled(self.target, batch, self.inputs_of(batch))
+
+    def inputs_of(self, batch: Batch) -> Inputs:
+        """What the network sees beside the observations of the window."""
+        *_, action, reward = batch.state
+        return self.visible(previous(batch.steps, action, reward.squeeze(-1)))
+
+    def unrolled(self, network: RecurrentQNetwork, batch: Batch, inputs: Inputs) -> Tensor:
         """Values [unroll + n, B, A] of the rows after the burn-in, which gets no gradient."""
-        burn_in = self.config.burn_in
+        burn_in, obs = self.config.burn_in, batch.steps.obs
+        *core, _, _ = batch.state
+        state: State = tuple(core)
+        reset = resets(batch.steps.mask)
         if burn_in:
             rows = slice(0, burn_in)
             with torch.no_grad():

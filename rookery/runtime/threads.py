@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.memory.replay import Replay
 from rookery.runtime.crew import PATIENCE_S, STOP_S, Crew
@@ -19,11 +20,12 @@ from rookery.runtime.state import Parts
 
 
 class Prefetch(threading.Thread):
-    """Draws batches ahead of the learner."""
+    """Draws batches ahead of the learner, and computes what it can of them."""
 
-    def __init__(self, memory: Replay, depth: int):
+    def __init__(self, memory: Replay, algorithm: Algorithm, depth: int):
         super().__init__(name="prefetch", daemon=True)
         self.memory = memory
+        self.algorithm = algorithm
         self.ready: queue.Queue[Batch] = queue.Queue(depth)
         self.stopping = False
         self.failure: Exception | None = None
@@ -33,7 +35,7 @@ class Prefetch(threading.Thread):
         try:
             while not self.stopping:
                 if self.memory.wait_until_due(PATIENCE_S):
-                    self.put(self.memory.sample())
+                    self.put(self.algorithm.ahead(self.memory.sample()))
         except Exception as error:
             self.failure = error
 
@@ -69,7 +71,7 @@ class Threads:
         assert isinstance(parts.memory, Replay)
         self.parts = parts
         self.crew = crew
-        self.prefetch = Prefetch(parts.memory, parts.config.learner.prefetch)
+        self.prefetch = Prefetch(parts.memory, parts.algorithm, parts.config.learner.prefetch)
         self.wait_s = 0.0
         self.started = False
 

@@ -466,3 +466,42 @@ def test_spying_changes_nothing():
             Spy(algorithm)
         memories.append(Loop(algorithm, env).run(3).memory)
     assert np.array_equal(memories[0].ring.reward, memories[1].ring.reward)
+
+
+@pytest.mark.parametrize("kind", [DQN, ApeX, R2D2])
+def test_what_is_computed_ahead_changes_no_loss(kind):
+    env = make_env("CartPole-v1", num_envs=2)
+    net = NetConfig(hidden=(4,), core="gru" if kind is R2D2 else "none", core_size=4)
+    algorithm = make(kind, env, net, **(SMALL | (SHORT if kind is R2D2 else {"n_step": 2})))
+    shaken(algorithm.network)
+    memory, _ = filled(algorithm, env, rounds=40)
+    batch = memory.sample()
+    known = algorithm.ahead(batch)
+    assert "target_q" in known.steps.extra
+    plain, ahead = (algorithm.loss(b, algorithm.statistics(batch)) for b in (batch, known))
+    assert plain.total.item() == ahead.total.item()
+    # It is used: with other values there, another loss comes out.
+    known.steps.extra["target_q"].add_(1.0)
+    assert algorithm.loss(known, algorithm.statistics(batch)).total.item() != plain.total.item()
+
+
+def test_a_target_that_changes_with_every_update_is_not_computed_ahead():
+    env = make_env("CartPole-v1", num_envs=2)
+    algorithm = make(ApeX, env, target_tau=0.1, **SMALL)
+    memory, _ = filled(algorithm, env, rounds=2)
+    assert "target_q" not in algorithm.ahead(memory.sample()).steps.extra
+
+
+def test_a_new_target_leaves_the_old_one_whole():
+    env = make_env("CartPole-v1", num_envs=2)
+    algorithm = make(ApeX, env, target_period=3, **SMALL)
+    old = algorithm.target
+    before = [p.clone() for p in old.parameters()]
+    shaken(algorithm.network)
+    algorithm.after_update(2)
+    assert algorithm.target is old
+    algorithm.after_update(3)
+    assert algorithm.target is not old
+    assert all(torch.equal(a, b) for a, b in zip(old.parameters(), before, strict=True))
+    pairs = zip(algorithm.target.parameters(), algorithm.network.parameters(), strict=True)
+    assert all(torch.equal(a, b) and not a.requires_grad for a, b in pairs)

@@ -131,9 +131,7 @@ def test_previous_action_and_reward_are_those_the_actor_was_shown(shape):
 def test_replayed_values_are_the_actors_values(core, shape):
     agent, found, _, spy = played(core=core, **shape)
     batch, config = found.batch, agent.config
-    *core_state, _, _ = batch.state
-    inputs, reset = inputs_of(batch), resets(batch.steps.mask)
-    q = agent.unrolled(agent.network, batch.steps.obs, inputs, tuple(core_state), reset)
+    q = agent.unrolled(agent.network, batch, inputs_of(batch))
     assert q.shape[0] == config.unroll + config.n_step
     for i, (lane, row) in enumerate(zip(found.lane, found.row, strict=True)):
         for k in range(len(q)):
@@ -147,8 +145,7 @@ def test_after_an_episodes_end_values_start_from_nothing():
     agent, found, _, _ = played()
     batch, burn_in = found.batch, agent.config.burn_in
     mask, inputs = batch.steps.mask, inputs_of(batch)
-    *core, _, _ = batch.state
-    q = agent.unrolled(agent.network, batch.steps.obs, inputs, tuple(core), resets(mask))
+    q = agent.unrolled(agent.network, batch, inputs)
     seen = set()
     for i in range(mask.shape[1]):
         for k in range(1, len(mask)):

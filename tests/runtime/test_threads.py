@@ -420,6 +420,7 @@ def test_times_do_not_run_back_when_an_actor_is_started_anew():
         memory=a_memory(),
         config=SimpleNamespace(learner=SimpleNamespace(prefetch=1)),
         learner=SimpleNamespace(learn_s=0.0, reduce_s=0.0),
+        algorithm=None,
         progress=Progress(),
     )
     backend = Threads(parts, scene.crew)
@@ -453,25 +454,32 @@ class Batches:
         return self.count
 
 
+class Negated:
+    """An algorithm that computes something of a batch ahead."""
+
+    def ahead(self, batch):
+        return -batch
+
+
 def test_batches_come_in_order_and_not_too_far_ahead():
     memory = Batches()
-    prefetch = Prefetch(memory, depth=2)
+    prefetch = Prefetch(memory, Negated(), depth=2)
     prefetch.start()
     try:
         assert eventually(lambda: memory.count == 3)  # two are ready, one waits for a place
         time.sleep(0.1)
         assert memory.count == 3
-        assert [prefetch.get() for _ in range(20)] == list(range(1, 21))
+        assert [prefetch.get() for _ in range(20)] == [-n for n in range(1, 21)]
     finally:
         prefetch.stop()
     assert not prefetch.is_alive()
 
 
 def test_without_a_batch_the_learner_gets_nothing():
-    prefetch = Prefetch(Batches(most=1), depth=2)
+    prefetch = Prefetch(Batches(most=1), Negated(), depth=2)
     prefetch.start()
     try:
-        assert eventually(lambda: prefetch.get() == 1)
+        assert eventually(lambda: prefetch.get() == -1)
         assert prefetch.get() is None
     finally:
         prefetch.stop()
@@ -479,10 +487,10 @@ def test_without_a_batch_the_learner_gets_nothing():
 
 
 def test_what_is_raised_while_drawing_reaches_the_learner():
-    prefetch = Prefetch(Batches(most=2, failure=ValueError("torn")), depth=5)
+    prefetch = Prefetch(Batches(most=2, failure=ValueError("torn")), Negated(), depth=5)
     prefetch.start()
     assert eventually(lambda: not prefetch.is_alive())
-    assert [prefetch.get(), prefetch.get()] == [1, 2]
+    assert [prefetch.get(), prefetch.get()] == [-1, -2]
     for _ in range(2):
         with pytest.raises(ValueError, match="torn"):
             prefetch.get()
@@ -490,7 +498,7 @@ def test_what_is_raised_while_drawing_reaches_the_learner():
 
 
 def test_drawing_may_be_stopped_before_it_started():
-    Prefetch(Batches(), depth=1).stop()
+    Prefetch(Batches(), Negated(), depth=1).stop()
 
 
 # ---------------------------------------------------------------- whole runs
