@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ppo_vs_sb3 import steady_speed
+from beside_sb3 import sb3_env, sb3_side, steady_speed
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "CartPole-v1", "batch": 64, "warm_up": 2_000, "steps": 40_000},
@@ -56,30 +56,14 @@ def rookery_side(work: str) -> float:
         return steady_speed(Path(folder) / "bench", 1.5 * setting["warm_up"])
 
 
-def sb3_side(work: str) -> float:
-    """The same of Stable-Baselines3, in a process of its own."""
-    command = [sys.executable, __file__, work, "--sb3-only"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(json.loads(output.splitlines()[-1])["steps_per_second"])
-
-
 def run_sb3(work: str) -> float:
     """Train with Stable-Baselines3 in this process; steps per second after the warm-up."""
     from stable_baselines3 import DQN
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack
 
     setting = SETTINGS[work]
-    if work == "pong":
-        import ale_py
-        import gymnasium
-
-        gymnasium.register_envs(ale_py)
-        env: Any = VecFrameStack(make_atari_env(setting["env"], ENVS), 4)
-    else:
-        env = make_vec_env(setting["env"], ENVS)
+    policy, env = sb3_env(setting["env"], ENVS)
     model = DQN(
-        "CnnPolicy" if work == "pong" else "MlpPolicy",
+        policy,
         env,
         batch_size=setting["batch"],
         buffer_size=CAPACITY,
@@ -109,7 +93,7 @@ def main() -> None:
         return
     ratios = []
     for number in range(1, options.rounds + 1):
-        ours, theirs = rookery_side(options.work), sb3_side(options.work)
+        ours, theirs = rookery_side(options.work), sb3_side(__file__, options.work)
         ratios.append(ours / theirs)
         print(f"round {number}: {ours:,.0f} against {theirs:,.0f} steps/s, {ours / theirs:.2f} x")
     median = statistics.median(ratios)

@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from beside_sb3 import sb3_env, sb3_side, steady_speed
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "CartPole-v1", "envs": 64, "iterations": 48, "learning_rate": 3e-4},
     "pong": {"env": "PongNoFrameskip-v4", "envs": 8, "iterations": 4, "learning_rate": 2.5e-4},
@@ -47,42 +49,15 @@ def rookery_side(work: str, ranks: int, envs: int, threads: int | None) -> float
         return steady_speed(Path(folder) / "bench", WARM_UP * iteration)
 
 
-def steady_speed(run: Path, warm_up: int) -> float:
-    """Steps per second between the first report after the warm-up and the last report."""
-    from rookery.runs.run import Run
-
-    rows = Run.open(run).progress()
-    rows = [row for row in rows if float(row["env_steps"] or 0) >= 0.9 * warm_up]
-    first, last = rows[0], rows[-1]
-    steps = float(last["env_steps"] or 0) - float(first["env_steps"] or 0)
-    return steps / (float(last["seconds"] or 0) - float(first["seconds"] or 0))
-
-
-def sb3_side(work: str) -> float:
-    """The same of Stable-Baselines3, in a process of its own."""
-    command = [sys.executable, __file__, work, "--sb3-only"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(json.loads(output.splitlines()[-1])["steps_per_second"])
-
-
 def run_sb3(work: str) -> float:
     """Train with Stable-Baselines3 in this process; steps per second after the warm-up."""
     from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack
 
     setting = SETTINGS[work]
-    if work == "pong":
-        import ale_py
-        import gymnasium
-
-        gymnasium.register_envs(ale_py)
-        env: Any = VecFrameStack(make_atari_env(setting["env"], setting["envs"]), 4)
-    else:
-        env = make_vec_env(setting["env"], setting["envs"])
+    policy, env = sb3_env(setting["env"], setting["envs"])
     iteration = setting["envs"] * ROLLOUT
     model = PPO(
-        "CnnPolicy" if work == "pong" else "MlpPolicy",
+        policy,
         env,
         n_steps=ROLLOUT,
         batch_size=iteration // MINIBATCHES,
@@ -101,7 +76,7 @@ def against_sb3(work: str, rounds: int) -> None:
     """Rookery on `serial` and Stable-Baselines3 by turns."""
     ratios = []
     for number in range(1, rounds + 1):
-        ours, theirs = rookery_side(work, 1, SETTINGS[work]["envs"], None), sb3_side(work)
+        ours, theirs = rookery_side(work, 1, SETTINGS[work]["envs"], None), sb3_side(__file__, work)
         ratios.append(ours / theirs)
         print(f"round {number}: {ours:,.0f} against {theirs:,.0f} steps/s, {ours / theirs:.2f} x")
     print(f"{work}: median {statistics.median(ratios):.2f} x Stable-Baselines3 ({rounds} rounds)")

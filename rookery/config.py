@@ -97,6 +97,11 @@ class RunConfig:
             f"stop_minutes must be positive, got {self.stop_minutes}",
         )
         require(
+            self.backend != "threads" or algorithm_class(self.algorithm).asynchronous,
+            f"backend=threads: {self.algorithm} learns in turn with its actors; use serial or"
+            " ranks",
+        )
+        require(
             self.backend != "serial" or self.actors in (None, 1),
             f"backend=serial has one actor, got actors={self.actors}; use another --backend",
         )
@@ -104,16 +109,10 @@ class RunConfig:
     @property
     def chosen_backend(self) -> str:
         """The backend, chosen for the algorithm and the environment where none is named."""
-        asynchronous = algorithm_class(self.algorithm).asynchronous
         if self.backend != "auto":
-            require(
-                self.backend != "threads" or asynchronous,
-                f"backend=threads: {self.algorithm} learns in turn with its actors; use serial or"
-                " ranks",
-            )
             return self.backend
         several = (self.actors or 1) > 1
-        if asynchronous:
+        if algorithm_class(self.algorithm).asynchronous:
             return "threads" if several or plays_atari(self.environment) else "serial"
         return "ranks" if several else "serial"
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from rookery.algorithms import Spaces, algorithm_class
 from rookery.config import RunConfig, from_values
-from rookery.envs import frame_stack_of, human_normalized, make_env
+from rookery.envs import human_normalized, make_env
 from rookery.errors import require
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
-from rookery.runtime.state import load_moments, load_weights
+from rookery.runtime.build import make_algorithm
+from rookery.runtime.state import load_moments, load_weights, spaces_of
 
 EVALUATION_LANES = 16
 EVALUATION_SEED = 1_000_003
@@ -66,12 +66,11 @@ class TrainedRun(Run):
         """The agent; if not greedy, its actions are drawn as in training."""
         settings = self.settings
         env = self.make_env(1)
-        spaces = Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
         device = torch.device("cpu")
-        algorithm = algorithm_class(settings.algorithm)(spaces, settings.algo, settings.net, device)
+        algorithm = make_algorithm(settings, env, device)
         load_weights(algorithm, self.saved.tensors)
         env.close()
-        return Policy(algorithm, spaces, device, preprocess_of(env), greedy, seed, epsilon)
+        return Policy(algorithm, spaces_of(env), device, preprocess_of(env), greedy, seed, epsilon)
 
     def make_env(self, lanes: int) -> Any:
         """The run's environment as for evaluation, its normalisation as at the checkpoint."""
@@ -108,7 +107,7 @@ def evaluate_random(
 ) -> dict[str, Any]:
     """Scores of a policy that draws its actions evenly: what learning has to beat."""
     env = make_env(environment, options, num_envs=min(episodes, EVALUATION_LANES), training=False)
-    policy = RandomPolicy(Spaces(env.single_observation_space, env.single_action_space), seed)
+    policy = RandomPolicy(spaces_of(env), seed)
     try:
         scores = evaluate(policy, env, episodes, seed)
     finally:

@@ -215,7 +215,15 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-PROGRESS = {"ppo": ("kl", "clip_fraction"), "vpg": ()}
+PROGRESS = {
+    "ppo": ("kl", "clip_fraction"),
+    "vpg": (),
+    "dqn": ("q_mean", "td_error", "epsilon", "replay_fill"),
+    "apex": ("q_mean", "td_error", "epsilon", "added_per_second"),
+    "r2d2": ("delta_q", "replay_age_mean", "trained_per_second"),
+}
+REPLAY = {"warm_up": 50, "capacity": 500, "batch_size": 4, "samples_per_insert": 1.0, "n_step": 2}
+SETTINGS = {"dqn": REPLAY, "apex": REPLAY, "r2d2": REPLAY | {"burn_in": 2, "unroll": 4}}
 
 
 @pytest.mark.parametrize("algorithm", sorted(PROGRESS))
@@ -230,6 +238,7 @@ def test_columns_and_fields_of_a_run_are_documented(algorithm, tmp_path):
             envs=2,
             threads=1,
             use_preset=False,
+            algo=SETTINGS.get(algorithm, {}),
             runs_dir=tmp_path,
             console=console,
         )

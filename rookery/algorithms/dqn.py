@@ -12,10 +12,10 @@ from rookery.algorithms.exploration import epsilon_greedy, linear_epsilon
 from rookery.algorithms.off_policy import (
     ReplayAlgorithm,
     ReplayConfig,
-    chosen_value,
-    copy_parameters,
     count_actions,
+    recorded_values,
     rows_of,
+    target_of,
     transition_loss,
     transition_replay,
 )
@@ -94,8 +94,7 @@ class DQN(ReplayAlgorithm):
         self.start = int(spaces.action.start)  # type: ignore[attr-defined]
         head = QHeadConfig(config.dueling, config.noisy, config.atoms)
         self.network = QNetwork(spaces.obs, actions, net, head).to(device)
-        self.target = QNetwork(spaces.obs, actions, net, head).to(device).requires_grad_(False)
-        copy_parameters(self.target, self.network)
+        self.target = target_of(self.network)
         self.atoms = torch.linspace(config.value_min, config.value_max, config.atoms, device=device)
         self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
         # Errors of plain values are no measure of how wrong a distribution is.
@@ -124,7 +123,7 @@ class DQN(ReplayAlgorithm):
                 layer.quiet() if explore is None else layer.renew(generator)
         q = self.values(self.network(obs))
         action = epsilon_greedy(q, explore, generator)
-        extra = {"q": chosen_value(q, action), "value": q.amax(-1)} if self.records else {}
+        extra = recorded_values(q, action) if self.records else {}
         return Decision(action, action + self.start, state, extra)
 
     def values(self, out: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.data.steps import Batch, Loss, Segment
+from rookery.algorithms.exploration import ladder
+from rookery.data.steps import Batch, Lanes, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
 from rookery.memory import budget
@@ -83,6 +84,24 @@ class ReplayConfig(OptimizerConfig):
         budget.check_capacity(self.capacity)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LadderConfig(ReplayConfig):
+    """Settings of those whose environments explore to different degrees."""
+
+    samples_per_insert: float | None = None
+    """How often each stored step is learned from on average; none: as often as it happens."""
+    epsilon_base: float = 0.4
+    """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
+    epsilon_power: float = 7.0
+    """How much less the last environment explores than the first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        base, power = self.epsilon_base, self.epsilon_power
+        require(0 < base <= 1, f"algo.epsilon_base must lie in (0, 1], got {base}")
+        require(power >= 0, f"algo.epsilon_power must be 0 or more, got {power}")
+
+
 # ---------------------------------------------------------------- pure functions
 
 
@@ -133,6 +152,11 @@ def rows_of(batch: Batch) -> tuple[Tree, Tree]:
     return tree_map(lambda x: x[0], batch.steps.obs), tree_map(lambda x: x[1], batch.steps.obs)
 
 
+def recorded_values(q: Tensor, action: Tensor) -> dict[str, Tensor]:
+    """What first priorities need to know of the values [B, A] and the actions taken [B]."""
+    return {"q": chosen_value(q, action), "value": q.amax(-1)}
+
+
 def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> Floats:
     """|TD error| of n-step transitions from what was recorded while acting: the value of the
     action taken, "q", and that of the best, "value"; [transitions, B]."""
@@ -149,6 +173,11 @@ def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> 
 Network = TypeVar("Network", bound=nn.Module)
 
 
+def target_of(network: Network) -> Network:
+    """A copy of the network that gets no gradient."""
+    return copy.deepcopy(network).requires_grad_(False)
+
+
 @torch.no_grad()
 def followed(target: Network, network: Network, updates: int, config: ReplayConfig) -> Network:
     """The target network brought up to date, as the settings say.
@@ -159,16 +188,8 @@ def followed(target: Network, network: Network, updates: int, config: ReplayConf
         for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
             to.lerp_(parameter, config.target_tau)
     elif updates % config.target_period == 0:
-        target = copy.deepcopy(target)
-        copy_parameters(target, network)
+        return target_of(network)
     return target
-
-
-@torch.no_grad()
-def copy_parameters(target: nn.Module, network: nn.Module) -> None:
-    """Make the target equal the network."""
-    for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
-        to.copy_(parameter)
 
 
 class ReplayAlgorithm(Algorithm):
@@ -203,6 +224,17 @@ class ReplayAlgorithm(Algorithm):
 
     def saved(self) -> dict[str, nn.Module]:
         return {"target": self.target}
+
+
+class LadderAlgorithm(ReplayAlgorithm):
+    """Actors that explore to different degrees and may play while the learner learns."""
+
+    asynchronous = True
+    config: LadderConfig
+
+    def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
+        epsilon = ladder(lanes, self.config.epsilon_base, self.config.epsilon_power)
+        return epsilon.to(self.device)
 
 
 # ---------------------------------------------------------------- memory

@@ -10,18 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rookery.algorithms.base import Collection, Spaces, register
-from rookery.algorithms.exploration import epsilon_greedy, ladder
+from rookery.algorithms.exploration import epsilon_greedy
 from rookery.algorithms.off_policy import (
-    ReplayAlgorithm,
-    ReplayConfig,
+    LadderAlgorithm,
+    LadderConfig,
     build_replay,
     chosen_value,
-    copy_parameters,
     cost,
     count_actions,
     layout_of,
+    recorded_values,
+    target_of,
 )
-from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment, Steps
+from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
 from rookery.memory.replay import Columns, Replay, Sequences
@@ -35,7 +36,7 @@ MOST_ROWS_AT_ONCE = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class R2D2Config(ReplayConfig):
+class R2D2Config(LadderConfig):
     """Settings of R2D2."""
 
     gamma: float = 0.997
@@ -44,8 +45,6 @@ class R2D2Config(ReplayConfig):
     """Added to the denominator of adam and rmsprop."""
     batch_size: int = 64
     """Sequences in an update."""
-    samples_per_insert: float | None = None
-    """How often each stored step is learned from on average; none: as often as it happens."""
     alpha: float = 0.9
     """Sequences are drawn in proportion to their priority to this power; 0: evenly."""
     beta: float = 0.6
@@ -63,10 +62,6 @@ class R2D2Config(ReplayConfig):
     """Whether values are learned on the scale h, which draws large ones near."""
     inputs: bool = True
     """Whether the network sees the previous action and reward."""
-    epsilon_base: float = 0.4
-    """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
-    epsilon_power: float = 7.0
-    """How much less the last environment explores than the first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,9 +77,6 @@ class R2D2Config(ReplayConfig):
             self.stride is None or self.stride >= 1,
             f"algo.stride must be at least 1, got {self.stride}",
         )
-        base, power = self.epsilon_base, self.epsilon_power
-        require(0 < base <= 1, f"algo.epsilon_base must lie in (0, 1], got {base}")
-        require(power >= 0, f"algo.epsilon_power must be 0 or more, got {power}")
         require(0 <= self.eta <= 1, f"algo.eta must lie in [0, 1], got {self.eta}")
 
     @property
@@ -151,7 +143,7 @@ def delta_q(stored: Tensor, recomputed: Tensor) -> Tensor:
 
 
 @register("r2d2")
-class R2D2(ReplayAlgorithm):
+class R2D2(LadderAlgorithm):
     """Recurrent, double, dueling, n-step Q-learning with stored state and burn-in."""
 
     Config = R2D2Config
@@ -159,7 +151,6 @@ class R2D2(ReplayAlgorithm):
     network: RecurrentQNetwork
     target: RecurrentQNetwork
     default_net = NetConfig(activation="relu", core="lstm", core_size=512)
-    asynchronous = True
 
     def __init__(self, spaces: Spaces, config: R2D2Config, net: NetConfig, device: torch.device):
         self.actions = count_actions("r2d2", spaces.action)
@@ -172,19 +163,13 @@ class R2D2(ReplayAlgorithm):
         self.start = int(spaces.action.start)  # type: ignore[attr-defined]
         head = QHeadConfig(config.dueling)
         self.network = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
-        self.target = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
-        self.target.requires_grad_(False)
-        copy_parameters(self.target, self.network)
+        self.target = target_of(self.network)
         self.collection = Collection(config.rows_at_once, newest_frame=spaces.frame_stack > 1)
 
     def initial_state(self, batch: int) -> Tree:
         """The core's state, and the previous action, one-hot."""
         core = self.network.initial_state(batch, self.device)
         return (*core, torch.zeros(batch, self.actions, device=self.device))
-
-    def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
-        epsilon = ladder(lanes, self.config.epsilon_base, self.config.epsilon_power)
-        return epsilon.to(self.device)
 
     def act(
         self,
@@ -200,7 +185,7 @@ class R2D2(ReplayAlgorithm):
         q, after = self.network(row, inputs, tuple(core))
         q = q.squeeze(0)
         action = epsilon_greedy(q, explore, generator)
-        extra = {"q": chosen_value(q, action), "value": q.amax(-1)}
+        extra = recorded_values(q, action)
         state = (*after, F.one_hot(action, self.actions).float())
         return Decision(action, action + self.start, state, extra)
 

@@ -178,7 +178,7 @@ class Replay:
         with self.lock:
             self.head[writer] = head + count
             if len(rows):
-                self.admit(lanes, rows)
+                self.admit(self.lanes_of(writer), rows)
         self.limiter.note_inserted(count * self.lanes_each)
 
     def retire(self, writer: int, head: int) -> None:
@@ -189,8 +189,7 @@ class Replay:
             self.oldest[writer] = gone
             rows = self.aligned(before, gone)
             if len(rows):
-                lanes = np.arange(writer * self.lanes_each, (writer + 1) * self.lanes_each)
-                index = self.place_of(lanes[:, None], rows).reshape(-1)
+                index = self.place_of(self.lanes_of(writer)[:, None], rows).reshape(-1)
                 self.distribution.drop(index)
                 self.row_at[index] = -1
 
@@ -204,10 +203,13 @@ class Replay:
         stride = self.windows.stride
         return np.arange(-(-first // stride) * stride, last, stride)
 
-    def admit(self, lanes: slice, rows: Indices) -> None:
-        """Put the windows at `rows` of all lanes into the distribution, those of rows that the
+    def lanes_of(self, writer: int) -> Indices:
+        """The lanes that a writer writes to."""
+        return np.arange(writer * self.lanes_each, (writer + 1) * self.lanes_each)
+
+    def admit(self, lane: Indices, rows: Indices) -> None:
+        """Put the windows at `rows` of the lanes into the distribution, those of rows that the
         environment ignored left out."""
-        lane = np.arange(lanes.start, lanes.stop)
         priority = self.priorities(lane, rows)
         index = self.place_of(lane[:, None], rows)
         whole = np.broadcast_to(rows, index.shape)
@@ -237,9 +239,9 @@ class Replay:
             stride = self.windows.stride
             head = -(-int(self.head[writer]) // stride) * stride
             self.retire(writer, head)
-            lanes = np.arange(writer * self.lanes_each, (writer + 1) * self.lanes_each)
             if head:
-                self.ring.mask[self.ring.places(lanes, np.full(len(lanes), head - 1))] = 0
+                last = np.full(self.lanes_each, head - 1)
+                self.ring.mask[self.ring.places(self.lanes_of(writer), last)] = 0
             self.origin[writer] = self.head[writer] = head
 
     # ---------------------------------------------------------------- reading

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
 from rookery.data.steps import Steps
@@ -157,7 +158,5 @@ def take(column: Tensor, index: Indices) -> Tensor:
 
 def row_like(space: Any) -> Tree:
     """A space's single observation as meta tensors."""
-    from gymnasium.vector.utils import create_empty_array
-
     arrays = create_empty_array(space, n=1)
     return tree_map(lambda x: torch.as_tensor(x)[0].to("meta"), arrays)

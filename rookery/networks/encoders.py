@@ -50,8 +50,7 @@ class Mlp(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         # Small networks spend more time in the calls of modules than in their arithmetic.
-        layers = self._modules.values()
-        for layer in layers:
+        for layer in self:
             x = F.linear(x, layer.weight, layer.bias) if type(layer) is nn.Linear else layer(x)
         return x
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rookery.algorithms import Algorithm, Spaces, algorithm_class
+from rookery.algorithms import Algorithm, algorithm_class
 from rookery.algorithms.base import Collection
 from rookery.config import RunConfig
 from rookery.data.steps import Lanes
-from rookery.envs import frame_stack_of, make_env, statistics
+from rookery.envs import make_env, statistics
 from rookery.errors import require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
@@ -26,7 +26,7 @@ from rookery.runtime.crew import Crew, Weights
 from rookery.runtime.loop import Backend
 from rookery.runtime.progress import Progress
 from rookery.runtime.serial import Serial
-from rookery.runtime.state import Parts, restore
+from rookery.runtime.state import Parts, restore, spaces_of
 from rookery.runtime.threads import Threads
 
 Tell = Callable[[str, str], None]
@@ -81,11 +81,6 @@ def seeds(*of: int) -> tuple[int, int]:
     not replay its start."""
     first, second = np.random.SeedSequence(of).generate_state(2) >> 1
     return int(first), int(second)
-
-
-def spaces_of(env: Any) -> Spaces:
-    """What the environments see and do."""
-    return Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
 
 
 def make_algorithm(config: RunConfig, env: Any, device: torch.device) -> Algorithm:

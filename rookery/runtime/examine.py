@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from rookery.algorithms.base import Spaces
 from rookery.envs import make_env, statistics
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy
-from rookery.runtime.state import Parts
+from rookery.runtime.state import Parts, spaces_of
 
 SEED = 2_000_003
 LANES = 8
@@ -31,9 +30,8 @@ class Examiner:
     def scores(self, parts: Parts) -> dict[str, float]:
         """Columns of a report; the same seeds every time, so that scores can be compared."""
         env = self.make_env(parts)
-        spaces = Spaces(env.single_observation_space, env.single_action_space)
         device = parts.learner.device
-        policy = Policy(parts.algorithm, spaces, device, seed=SEED, epsilon=self.epsilon)
+        policy = Policy(parts.algorithm, spaces_of(env), device, seed=SEED, epsilon=self.epsilon)
         try:
             with torch.random.fork_rng(devices=[]):
                 summary = evaluate(policy, env, self.episodes, SEED).summary()

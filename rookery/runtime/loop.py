@@ -20,6 +20,10 @@ from rookery.runtime.state import Parts, check_agreement, tensors_of
 class Backend(Protocol):
     """Plays and learns."""
 
+    def begin(self) -> None:
+        """Start what goes on in the background."""
+        ...
+
     def advance(self) -> None:
         """Do a part of the work, for a moment."""
         ...
@@ -51,6 +55,7 @@ def run(parts: Parts, backend: Backend, journal: Journal, examiner: Examiner) ->
     every = config.checkpoint_steps or max(1, config.env_steps // 10)
     with interrupts() as interrupt:
         try:
+            backend.begin()
             while (ending := progress.ending(config)) is None:
                 before = progress.env_steps
                 parts.learner.set_progress(before / config.env_steps)

@@ -11,7 +11,7 @@ from rookery.config import RunConfig
 
 WINDOW = 100
 EMA_DECAY = 0.99
-CPU_INTERVAL_S = 0.5
+CPU_INTERVAL_S = 0.05
 
 
 class Share(NamedTuple):
@@ -76,7 +76,7 @@ class Progress:
     def cpu_seconds(self) -> float:
         """CPU time of this process since this sitting began, all threads together.
 
-        Asking the system takes long in some containers, so the answer may be half a second old.
+        Asking the system takes long in some containers, so the answer may be a moment old.
         """
         now = time.monotonic()
         if now >= self.cpu_asked + CPU_INTERVAL_S:

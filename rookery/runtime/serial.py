@@ -20,6 +20,9 @@ class Serial:
         self.parts = parts
         self.actor = actor
 
+    def begin(self) -> None:
+        """Nothing goes on in the background."""
+
     def advance(self) -> None:
         """One round: experience, then every update that is due."""
         parts = self.parts

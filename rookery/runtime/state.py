@@ -9,9 +9,9 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
-from rookery.algorithms.base import Algorithm
+from rookery.algorithms.base import Algorithm, Spaces
 from rookery.config import RunConfig
-from rookery.envs import statistics
+from rookery.envs import frame_stack_of, statistics
 from rookery.errors import RookeryError, require
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
@@ -31,6 +31,11 @@ class Parts(NamedTuple):
     learner: Learner
     reducer: Reducer
     progress: Progress
+
+
+def spaces_of(env: VectorEnv) -> Spaces:
+    """What the environments see and do."""
+    return Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
 
 
 def check_agreement(parts: Parts) -> None:

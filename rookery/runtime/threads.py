@@ -73,11 +73,9 @@ class Threads:
         self.crew = crew
         self.prefetch = Prefetch(parts.memory, parts.algorithm, parts.config.learner.prefetch)
         self.wait_s = 0.0
-        self.started = False
 
     def advance(self) -> None:
         """One update, or a moment's wait for a batch."""
-        self.start()
         parts = self.parts
         start = time.perf_counter()
         batch = self.prefetch.get()
@@ -90,14 +88,11 @@ class Threads:
                 self.crew.weights.publish(parts.learner.flat.values)
         self.crew.check()
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Begin to play and to draw."""
-        if not self.started:
-            self.started = True
-            self.crew.env_steps = self.parts.progress.env_steps
-            self.crew.weights.publish(self.parts.learner.flat.values)
-            self.crew.start()
-            self.prefetch.start()
+        self.crew.env_steps = self.parts.progress.env_steps
+        self.crew.start()
+        self.prefetch.start()
 
     def exchange(self, interrupted: bool) -> list[Share]:
         """What each actor did."""
