@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.optimizers import make_optimizer
+from rookery.learning.recording import Recorded
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
 
@@ -80,7 +81,16 @@ class Learner:
         self.metric_names: list[str] = ["loss"]
         self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
         self.counted = 0
+        self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
+        self.clip: Callable[[], None] = self.clip_gradient
+        if device.type == "cpu" and not compile:
+            self.accumulate = Recorded(self.add_gradient, self.modules)
+            self.clip = Recorded(self.clip_gradient)
         self.share_weights()
+
+    def modules(self) -> list[nn.Module]:
+        """Those a loss depends on."""
+        return [self.algorithm.network, *self.algorithm.saved().values()]
 
     def share_weights(self) -> None:
         """Give every rank the weights of rank 0."""
@@ -116,7 +126,7 @@ class Learner:
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
         return Outcome(stop, torch.cat(priorities) if priorities else None)
 
-    def accumulate(self, part: Batch, statistics: Tensor) -> Tensor | None:
+    def add_gradient(self, part: Batch, statistics: Tensor) -> Tensor | None:
         """Add the part's gradient and metrics to the buffer."""
         if self.precision == "bf16":
             with torch.autocast(self.device.type, torch.bfloat16):
@@ -149,20 +159,25 @@ class Learner:
         """Clip the gradient, step, and note what it came to."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
-        norm = self.flat.grad.norm()
         if self.config.sync == "allreduce" or self.reducer.rank == 0:
-            limit = self.algorithm.config.max_grad_norm
-            if limit:
-                self.flat.grad.mul_(limit / norm.clamp(min=limit))
+            self.clip()
             self.optimizer.step()
         if self.config.sync == "broadcast":
             self.reduce(self.reducer.broadcast, self.flat.values)
-            self.reduce(self.reducer.broadcast, norm)
-        self.sums[0] += norm
-        self.sums[1:] += self.flat.spare
+            self.reduce(self.reducer.broadcast, self.sums)
         self.counted += 1
         self.updates += 1
         self.algorithm.after_update(self.updates)
+
+    @torch.no_grad()
+    def clip_gradient(self) -> None:
+        """Note the gradient's norm and the metrics, and keep the norm within its limit."""
+        norm = self.flat.grad.norm()
+        limit = self.algorithm.config.max_grad_norm
+        if limit:
+            self.flat.grad.mul_(limit / norm.clamp(min=limit))
+        self.sums[0] += norm
+        self.sums[1:] += self.flat.spare
 
     def reduce(self, call: Callable[[Tensor], None], tensor: Tensor) -> None:
         """A reducer's call, timed."""

@@ -20,7 +20,7 @@ from rookery.networks.recurrent import Core, State
 class NetConfig:
     """The network, described."""
 
-    encoder: Literal["auto", "mlp", "nature", "impala"] = "auto"
+    encoder: Literal["auto", "mlp", "nature", "small", "impala"] = "auto"
     """How images are encoded; auto: nature, or impala below 36x36. Vectors take an MLP."""
     image_features: int = 512
     """Width of the dense layer after the convolutions."""

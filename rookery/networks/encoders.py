@@ -15,7 +15,14 @@ from rookery.data.tree import Tree
 from rookery.errors import BadInput, require
 from rookery.networks.activations import ACTIVATIONS
 
-NATURE_MIN_SIZE = 36
+Convolutions = tuple[tuple[int, int, int], ...]
+"""Channels, kernel size and stride of each layer."""
+
+PLAIN: dict[str, Convolutions] = {
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+    "small": ((16, 8, 4), (32, 4, 2)),
+}
+"""Networks of plain convolutions: of the DQN papers of 2015 (Nature) and 2013."""
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -120,28 +127,34 @@ class Image(nn.Module):
         return x.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
 
 
-class Nature(nn.Module):
-    """The convolutional network of the DQN paper (Mnih et al. 2015)."""
+def least_size(layers: Convolutions) -> int:
+    """The side of the smallest image that plain convolutions leave one place of."""
+    size = 1
+    for _, kernel, stride in reversed(layers):
+        size = (size - 1) * stride + kernel
+    return size
 
-    def __init__(self, shape: tuple[int, ...], features: int):
+
+class Plain(nn.Module):
+    """Plain convolutions without padding, then one dense layer."""
+
+    def __init__(self, shape: tuple[int, ...], features: int, name: str):
         super().__init__()
         self.image = Image(shape)
-        channels, height, width = self.image.shape
+        inputs, height, width = self.image.shape
+        least = least_size(PLAIN[name])
         require(
-            min(height, width) >= NATURE_MIN_SIZE,
-            f"net.encoder=nature needs images of at least {NATURE_MIN_SIZE}x{NATURE_MIN_SIZE},"
+            min(height, width) >= least,
+            f"net.encoder={name} needs images of at least {least}x{least},"
             f" got {height}x{width}; use --net.encoder impala or --env.resize 84,84",
         )
-        self.convolutions = nn.Sequential(
-            initialise(nn.Conv2d(channels, 32, 8, 4)),
-            nn.ReLU(),
-            initialise(nn.Conv2d(32, 64, 4, 2)),
-            nn.ReLU(),
-            initialise(nn.Conv2d(64, 64, 3, 1)),
-            nn.ReLU(),
-        )
+        layers: list[nn.Module] = []
+        for channels, kernel, stride in PLAIN[name]:
+            layers += [initialise(nn.Conv2d(inputs, channels, kernel, stride)), nn.ReLU()]
+            inputs = channels
+        self.convolutions = nn.Sequential(*layers)
         with torch.no_grad():
-            flat = self.convolutions(torch.zeros(1, channels, height, width)).numel()
+            flat = self.convolutions(torch.zeros(1, *self.image.shape)).numel()
         self.dense = linear(flat, features)
         self.features = features
 
@@ -234,9 +247,11 @@ def leaf_encoder(space: spaces.Space, image_encoder: str, image_features: int) -
             return FloatVector(space)  # type: ignore[arg-type]
         if image_encoder == "auto":
             height, width = Image(space.shape).shape[1:]
-            image_encoder = "nature" if min(height, width) >= NATURE_MIN_SIZE else "impala"
-        kind = Nature if image_encoder == "nature" else Impala
-        return kind(space.shape, image_features)
+            fits = min(height, width) >= least_size(PLAIN["nature"])
+            image_encoder = "nature" if fits else "impala"
+        if image_encoder == "impala":
+            return Impala(space.shape, image_features)
+        return Plain(space.shape, image_features, image_encoder)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return OneHot(space)
     if isinstance(space, spaces.Box | spaces.MultiBinary):

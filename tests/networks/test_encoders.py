@@ -7,7 +7,7 @@ import torch
 
 from rookery.errors import BadInput
 from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import Impala, Nature, leaf_encoder
+from rookery.networks.encoders import Impala, Plain, leaf_encoder
 
 
 def image(*shape):
@@ -72,7 +72,7 @@ def test_an_observation_space_without_an_encoder_is_named(space):
             leaf_encoder(wrapped, "auto", 16)
 
 
-@pytest.mark.parametrize("encoder", ["nature", "impala"])
+@pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
 def test_layouts_of_one_image_give_the_same_features(encoder):
     torch.manual_seed(0)
     stack = torch.randint(0, 256, (2, 4, 40, 38, 3), dtype=torch.uint8)  # N, S, H, W, C
@@ -90,7 +90,7 @@ def test_layouts_of_one_image_give_the_same_features(encoder):
     torch.testing.assert_close(features[2], features[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("encoder", ["nature", "impala"])
+@pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
 def test_leading_axes_of_images_pass_through(encoder):
     network = leaf_encoder(image(3, 40, 40), encoder, 16)
     values = torch.randint(0, 256, (3, 2, 3, 40, 40), dtype=torch.uint8)
@@ -101,19 +101,25 @@ def test_leading_axes_of_images_pass_through(encoder):
 
 
 def test_images_are_scaled_to_1_and_left_alone():
-    network = Nature((3, 40, 40), 16).image
+    network = Plain((3, 40, 40), 16, "nature").image
     values = torch.full((1, 3, 40, 40), 255, dtype=torch.uint8)
     assert network(values).unique().tolist() == [1]
     assert values.unique().tolist() == [255]
 
 
 def test_nature_has_the_papers_size():
-    network = Nature((4, 84, 84), 512)
+    network = Plain((4, 84, 84), 512, "nature")
     # 84 -> (84-8)/4+1 = 20 -> (20-4)/2+1 = 9 -> 9-3+1 = 7.
     convolutions = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64
     dense = (7 * 7 * 64 + 1) * 512
     assert convolutions + dense == 1_684_128
     assert sum(p.numel() for p in network.parameters()) == convolutions + dense
+
+
+def test_small_has_the_first_papers_size():
+    network = Plain((4, 84, 84), 256, "small")
+    convolutions = (4 * 64 + 1) * 16 + (16 * 16 + 1) * 32
+    assert sum(p.numel() for p in network.parameters()) == convolutions + (9 * 9 * 32 + 1) * 256
 
 
 def test_impala_takes_small_images():
@@ -127,13 +133,15 @@ def test_impala_takes_small_images():
 
 
 def test_auto_takes_nature_from_36_pixels_and_impala_below():
-    assert isinstance(leaf_encoder(image(36, 36, 3), "auto", 16), Nature)
+    assert isinstance(leaf_encoder(image(36, 36, 3), "auto", 16), Plain)
     assert isinstance(leaf_encoder(image(36, 35, 3), "auto", 16), Impala)
 
 
-def test_nature_refuses_small_images():
-    with pytest.raises(BadInput, match=r"net\.encoder=nature.*36x36.*20x20"):
-        leaf_encoder(image(20, 20, 3), "nature", 16)
+@pytest.mark.parametrize(("encoder", "least"), [("nature", 36), ("small", 20)])
+def test_plain_convolutions_refuse_images_they_leave_nothing_of(encoder, least):
+    assert leaf_encoder(image(least, least, 3), encoder, 16).features == 16
+    with pytest.raises(BadInput, match=rf"net\.encoder={encoder}.*{least}x{least}.*12x12"):
+        leaf_encoder(image(12, 12, 3), encoder, 16)
 
 
 def test_hidden_layers_follow_vectors_and_not_images_unless_asked():

@@ -1,0 +1,287 @@
+"""A computation on tensors, recorded once and run again without Python and without autograd.
+
+An update of a small network is some sixty operations of a microsecond or two, each wrapped in
+several of bookkeeping: Python, autograd's graph, the lock that other threads wait for. The list of
+operations is the same every time. So it is taken down once, forward and backward alike, and from
+then on run as one TorchScript call: the same operations in the same order on the same memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+REFUSED = {
+    torch.Tag.data_dependent_output: "reads a value",
+    torch.Tag.dynamic_output_shape: "has a result whose shape depends on values",
+    torch.Tag.nondeterministic_seeded: "is random",
+}
+"""Operations that may go another way the next time."""
+
+MAX_KINDS = 8
+MAX_BYTES = 16 << 20
+"""Of larger inputs the bookkeeping is a small share, and recording keeps every result alive."""
+TOLERANCE = 1e-4
+
+Kind = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+"""Shape, strides and type of every input: calls of one kind do the same operations."""
+Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
+"""What tells tensors apart while all of them are alive."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for a tensor in a recorded call."""
+
+    index: int
+
+
+class Call(NamedTuple):
+    """One operation: its arguments, with slots for tensors, and the slots of its results."""
+
+    operation: Callable[..., Any]
+    args: Any
+    kwargs: dict[str, Any]
+    results: Any
+
+
+def place(tensor: Tensor) -> Place:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def replaced(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """`tree` with `function` over its leaves of one kind; lists, tuples and dicts are branches."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: replaced(value, kind, function) for key, value in tree.items()}
+    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
+        parts = [replaced(value, kind, function) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+def leaves(tree: Any, kind: type) -> list[Any]:
+    """The leaves of one kind, in order."""
+    found: list[Any] = []
+    gather(tree, kind, found)
+    return found
+
+
+def gather(tree: Any, kind: type, found: list[Any]) -> None:
+    """Append the leaves of one kind to `found`."""
+    if isinstance(tree, kind):
+        found.append(tree)
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            gather(part, kind, found)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            gather(part, kind, found)
+
+
+def refusal(operation: Any, args: Any) -> str | None:
+    """Why an operation cannot be recorded, if it cannot."""
+    if operation is torch.ops.aten.index.Tensor:
+        selects = any(x.dtype in (torch.bool, torch.uint8) for x in leaves(args[1], Tensor))
+        tags = [torch.Tag.dynamic_output_shape] if selects else []
+    else:
+        tags = operation.tags
+    return next((f"{operation} {REFUSED[tag]}" for tag in tags if tag in REFUSED), None)
+
+
+class Recorder(TorchDispatchMode):
+    """Takes down every operation done while it is entered.
+
+    Tensors are known by their place in memory, for autograd hands what it saved to the backward
+    pass as new objects. All stay alive meanwhile, so that no place is used twice.
+    """
+
+    def __init__(self, inputs: Iterable[Tensor]):
+        super().__init__()
+        self.calls: list[Call] = []
+        self.tensors: list[Tensor] = []
+        """By slot."""
+        self.inputs: list[Slot] = []
+        """What the calls need and do not make: the inputs given, then those met on the way."""
+        self.slots: dict[Place, Slot] = {}
+        self.refused: str | None = None
+        for tensor in inputs:
+            if place(tensor) in self.slots:
+                self.refused = "two inputs share their memory"
+            self.inputs.append(self.new_slot(tensor))
+
+    def new_slot(self, tensor: Tensor) -> Slot:
+        self.tensors.append(tensor)
+        slot = self.slots[place(tensor)] = Slot(len(self.tensors) - 1)
+        return slot
+
+    def slot_of(self, tensor: Tensor) -> Slot:
+        slot = self.slots.get(place(tensor))
+        if slot is None:
+            slot = self.new_slot(tensor)
+            self.inputs.append(slot)
+        return slot
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.refused = self.refused or refusal(operation, args)
+        if self.refused:
+            return operation(*args, **kwargs)
+        # TorchScript does not take true and false for numbers.
+        args = tuple(
+            int(x) if isinstance(x, bool) and str(named.type) != "bool" else x
+            for x, named in zip(args, operation._schema.arguments, strict=False)
+        )
+        taken = replaced((args, kwargs), Tensor, self.slot_of)
+        results = operation(*args, **kwargs)
+        self.calls.append(Call(operation, *taken, replaced(results, Tensor, self.new_slot)))
+        return results
+
+    def script(self, outputs: Sequence[Slot]) -> Callable[..., tuple[Tensor, ...]]:
+        """What was recorded, as one function of its inputs."""
+        inputs, calls = self.inputs, self.calls
+
+        def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+            values = dict(zip(inputs, tensors, strict=True))
+            for call in calls:
+                args, kwargs = replaced((call.args, call.kwargs), Slot, values.__getitem__)
+                results = call.operation(*args, **kwargs)
+                made = zip(leaves(call.results, Slot), leaves(results, Tensor), strict=True)
+                values.update(made)
+            return tuple(values[slot] for slot in outputs)
+
+        # Clones: tracing runs the calls, and some of them write into their inputs.
+        examples = tuple(self.tensors[slot.index].detach().clone() for slot in inputs)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.trace(run, examples, check_trace=False)  # type: ignore[no-any-return]
+
+
+class Recording:
+    """The operations of one kind of call, ready to run."""
+
+    def __init__(self, recorder: Recorder, result: Any, given: int, modules: Sequence[nn.Module]):
+        self.result = replaced(result, Tensor, recorder.slot_of)
+        self.outputs: list[Slot] = leaves(self.result, Slot)
+        self.run = recorder.script(self.outputs)
+        self.met = [recorder.tensors[slot.index].detach() for slot in recorder.inputs[given:]]
+        names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
+        self.names = [names.get(place(tensor)) for tensor in self.met]
+        self.modules = list(modules)
+        self.trusted = False
+
+    def follow(self, modules: Sequence[nn.Module]) -> None:
+        """Use the tensors of these modules from now on, where some were exchanged for others."""
+        if any(ours is not theirs for ours, theirs in zip(self.modules, modules, strict=True)):
+            tensors = named_tensors(modules)
+            for index, name in enumerate(self.names):
+                if name is not None:
+                    self.met[index] = tensors[name].detach()
+            self.modules = list(modules)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Sequence[Tensor]) -> Any:
+        values = dict(zip(self.outputs, self.run(*inputs, *self.met), strict=True))
+        return replaced(self.result, Slot, values.__getitem__)
+
+    def agrees(self, inputs: Sequence[Tensor], compute: Callable[[], Any]) -> tuple[bool, Any]:
+        """Whether the recording makes of the inputs what `compute` does, and its result."""
+        with torch.no_grad():
+            inputs, met = [x.clone() for x in inputs], [x.clone() for x in self.met]
+            ours = [*self.run(*inputs, *met), *met]
+        result = compute()
+        theirs = [*leaves(result, Tensor), *self.met]
+        return all(map(close, ours, theirs)), result
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether two tensors are the same but for rounding."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    if not ours.is_floating_point() or not ours.numel():
+        return torch.equal(ours, theirs)
+    scale = float(theirs.detach().abs().nan_to_num(0, 0, 0).amax())
+    return torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)
+
+
+def named_tensors(modules: Sequence[nn.Module]) -> dict[tuple[int, str], Tensor]:
+    """Parameters and buffers of all modules."""
+    return {
+        (number, name): tensor
+        for number, module in enumerate(modules)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+
+
+class Recorded:
+    """`function`, which takes and gives trees of tensors, done from a recording where possible.
+
+    The first call of a kind is computed as it is, the second is recorded while it is computed, the
+    third compares the recording with the computation; from the fourth the recording is run. What
+    reads values, draws random numbers, comes in too many kinds or disagrees is computed as it is
+    for ever, and `refused` says why. `modules` are those whose parameters the function uses: they
+    may be exchanged for others of the same shape.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        modules: Callable[[], Sequence[nn.Module]] = lambda: (),
+    ):
+        self.function = function
+        self.modules = modules
+        self.recordings: dict[Kind, Recording | None] = {}
+        """None: seen once."""
+        self.refused: str | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.refused:
+            return self.function(*args)
+        tensors = leaves(args, Tensor)
+        kind = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
+        recording = self.recordings.get(kind)
+        if recording is None:
+            return self.first_calls(kind, tensors, args)
+        recording.follow(self.modules())
+        if recording.trusted:
+            return recording(tensors)
+        recording.trusted, result = recording.agrees(tensors, lambda: self.function(*args))
+        if not recording.trusted:
+            self.refuse("the recording gives other results than the computation")
+        return result
+
+    def first_calls(self, kind: Kind, tensors: list[Tensor], args: Any) -> Any:
+        """Compute, and record what has come before."""
+        if kind not in self.recordings:
+            if len(self.recordings) == MAX_KINDS:
+                self.refuse("there are too many kinds of inputs")
+            elif sum(x.nbytes for x in tensors) > MAX_BYTES:
+                self.refuse("the inputs are large")
+            else:
+                self.recordings[kind] = None
+            return self.function(*args)
+        recorder = Recorder(tensors)
+        with recorder:
+            result = self.function(*args)
+        if recorder.refused:
+            self.refuse(recorder.refused)
+            return result
+        try:
+            self.recordings[kind] = Recording(recorder, result, len(tensors), self.modules())
+        except RuntimeError as error:
+            self.refuse(f"TorchScript: {error}")
+        return result
+
+    def refuse(self, reason: str) -> None:
+        """Compute as it is from now on."""
+        self.refused = reason
+        self.recordings.clear()

@@ -1,0 +1,242 @@
+"""Recorded computations do what the computations do."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from rookery.learning.recording import MAX_BYTES, MAX_KINDS, Recorded
+
+
+class Eager:
+    """A function that counts how often it is really called."""
+
+    def __init__(self, function):
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *args):
+        self.calls += 1
+        return self.function(*args)
+
+
+def a_network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def gradient_adder(network):
+    """A loss and its gradient, added to what is there."""
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    def add(batch):
+        out = network(batch["x"])
+        loss = (out - batch["y"]).square().mean()
+        loss.backward()
+        return {"loss": loss.detach(), "out": (out.detach(), None)}
+
+    return add
+
+
+def a_batch(rows=5):
+    return {"x": torch.randn(rows, 3), "y": torch.randn(rows, 2)}
+
+
+def test_from_the_fourth_call_the_function_is_not_called_and_nothing_differs():
+    ours, theirs = a_network(), a_network()
+    eager = Eager(gradient_adder(ours))
+    recorded, plain = Recorded(eager, lambda: [ours]), gradient_adder(theirs)
+    for number in range(6):
+        batch = a_batch()
+        result, expected = recorded(batch), plain(batch)
+        assert eager.calls == min(number + 1, 3)
+        assert list(result) == ["loss", "out"]
+        assert result["out"][1] is None
+        assert torch.equal(result["loss"], expected["loss"])
+        assert torch.equal(result["out"][0], expected["out"][0])
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+        with torch.no_grad():
+            for parameter in (*ours.parameters(), *theirs.parameters()):
+                parameter.sub_(0.1 * parameter.grad)
+    assert recorded.refused is None
+
+
+def test_results_have_no_history_and_memory_of_their_own():
+    network = a_network()
+    recorded = Recorded(gradient_adder(network), lambda: [network])
+    results = [recorded(a_batch()) for _ in range(6)]
+    assert not results[-1]["loss"].requires_grad
+    assert results[-1]["out"][0].data_ptr() != results[-2]["out"][0].data_ptr()
+
+
+def test_every_shape_has_its_recording():
+    network = a_network()
+    eager = Eager(gradient_adder(network))
+    recorded = Recorded(eager, lambda: [network])
+    for _ in range(5):
+        for rows in (4, 7):
+            assert recorded(a_batch(rows))["out"][0].shape == (rows, 2)
+    assert eager.calls == 6
+
+
+def test_strides_and_types_are_told_apart():
+    recorded = Recorded(lambda x: x.t().contiguous().view(-1) * 2)
+    wide, tall = torch.arange(6.0).view(2, 3), torch.arange(6.0).view(3, 2).t()
+    for _ in range(5):
+        for x in (wide, tall, wide.long()):
+            assert torch.equal(recorded(x), x.t().contiguous().view(-1) * 2)
+            assert recorded(x).dtype == x.dtype
+
+
+def test_an_exchanged_module_is_followed():
+    modules = [a_network()]
+    recorded = Recorded(lambda x: modules[0](x).detach(), lambda: modules)
+    x = torch.randn(4, 3)
+    for _ in range(5):
+        recorded(x)
+    assert recorded.refused is None
+    before = recorded(x)
+    modules[0] = a_network()
+    with torch.no_grad():
+        modules[0][0].weight.mul_(2)
+    assert torch.equal(recorded(x), modules[0](x))
+    assert not torch.equal(recorded(x), before)
+
+
+def test_a_module_may_be_exchanged_before_the_recording_is_compared():
+    modules = [a_network()]
+    recorded = Recorded(lambda x: modules[0](x).detach(), lambda: modules)
+    x = torch.randn(4, 3)
+    for _ in range(5):
+        modules[0] = a_network()
+        with torch.no_grad():
+            modules[0][0].weight.normal_()
+        assert torch.equal(recorded(x), modules[0](x))
+    assert recorded.refused is None
+
+
+def test_writing_into_inputs_is_done_again():
+    total = torch.zeros(3)
+
+    def add(x):
+        total.add_(x)
+        x.mul_(2)
+        return total[:2].clone()
+
+    recorded = Recorded(add)
+    expected = torch.zeros(3)
+    for number in range(6):
+        x = torch.full((3,), float(number))
+        expected += x
+        assert torch.equal(recorded(x), expected[:2])
+        assert x.tolist() == [2.0 * number] * 3
+    assert recorded.refused is None
+    assert total.tolist() == [15.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x * float(x.sum()), "reads a value"),
+        (lambda x: x[x > 0], "shape depends on values"),
+        (lambda x: x + torch.randn(4), "is random"),
+        (lambda x: nn.functional.dropout(x, 0.5), "is random"),
+    ],
+)
+def test_what_may_go_another_way_is_not_recorded(function, reason):
+    eager = Eager(function)
+    recorded = Recorded(eager)
+    for _ in range(6):
+        recorded(torch.randn(4))
+    assert eager.calls == 6
+    assert reason in recorded.refused
+
+
+def test_random_numbers_are_drawn_as_without_a_recording():
+    recorded = Recorded(lambda x: x + torch.randn(4))
+    torch.manual_seed(3)
+    ours = [recorded(torch.zeros(4)) for _ in range(5)]
+    torch.manual_seed(3)
+    assert all(torch.equal(x, torch.randn(4)) for x in ours)
+
+
+def test_a_recording_that_disagrees_is_not_used():
+    """The function depends on what no recording sees."""
+    factors = iter(range(1, 10))
+    recorded = Recorded(lambda x: x * next(factors))
+    assert [float(recorded(torch.ones(()))) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+    assert "other results" in recorded.refused
+
+
+def test_operations_that_a_recording_loses_are_noticed():
+    """TorchScript's tracer drops operations without results."""
+    values, mean, square, step = torch.ones(3), torch.zeros(3), torch.zeros(3), torch.zeros(())
+
+    def adam():
+        torch._fused_adam_(
+            [values], [torch.ones(3)], [mean], [square], [], [step],
+            lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    recorded = Recorded(adam)
+    for _ in range(4):
+        step += 1
+        recorded()
+    assert "other results" in recorded.refused
+    assert values.tolist() == pytest.approx([0.6] * 3)
+
+
+def test_inputs_that_share_memory_are_not_recorded():
+    recorded = Recorded(lambda a, b: a + b)
+    x = torch.ones(2)
+    for _ in range(3):
+        assert recorded(x, x).tolist() == [2, 2]
+    assert "share" in recorded.refused
+    assert recorded(x, torch.zeros(2)).tolist() == [1, 1]
+
+
+def test_inputs_of_ever_new_shapes_are_left_alone():
+    eager = Eager(lambda x: x + 1)
+    recorded = Recorded(eager)
+    for rows in range(1, MAX_KINDS + 3):
+        assert len(recorded(torch.ones(rows))) == rows
+    assert "too many" in recorded.refused
+    assert not recorded.recordings
+
+
+def test_large_inputs_are_left_alone():
+    recorded = Recorded(lambda x: x[0] + 1)
+    assert recorded(torch.zeros(MAX_BYTES + 1, dtype=torch.uint8)) == 1
+    assert "large" in recorded.refused
+
+
+def test_true_stands_for_a_number():
+    recorded = Recorded(lambda x: (x * True, x.sum(0, keepdim=True)))
+    for _ in range(5):
+        same, total = recorded(torch.ones(3))
+        assert same.tolist() == [1, 1, 1]
+        assert total.tolist() == [3]
+    assert recorded.refused is None
+
+
+def test_other_threads_are_not_recorded():
+    """An actor computes while the learner is being recorded."""
+    weight = torch.ones(3)
+
+    def actor():
+        weight.mul(7).add(1)
+
+    def learn(x):
+        thread = threading.Thread(target=actor)
+        thread.start()
+        thread.join()
+        return weight * x
+
+    recorded = Recorded(learn)
+    x = torch.full((3,), 2.0)
+    assert [recorded(x).tolist() for _ in range(5)] == [[2, 2, 2]] * 5
+    (recording,) = recorded.recordings.values()
+    assert str(recording.run.graph).count("aten::") == 1

@@ -1,0 +1,56 @@
+"""Learners run their updates from recordings, and learn the same to the last bit."""
+
+import pytest
+import torch
+from scenes import CPU
+
+from rookery.config import resolve
+from rookery.learning.reduce import Alone
+from rookery.runtime.build import build
+
+REPLAY = {"capacity": 2_000, "warm_up": 50, "samples_per_insert": 4, "target_period": 3}
+
+
+def learner_after(algorithm, rounds, recorded, net=None, **algo):
+    settings = {"envs": 4, "backend": "serial", "threads": 1, "net": net or {}, "algo": algo}
+    config = resolve(algorithm, "CartPole-v1", settings, use_preset=False).config
+    built = build(config, Alone(), CPU)
+    learner = built.parts.learner
+    if not recorded:
+        learner.accumulate, learner.clip = learner.add_gradient, learner.clip_gradient
+    for _ in range(rounds):
+        built.backend.advance()
+    built.backend.close()
+    assert learner.updates > 8
+    return learner
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "net", "algo"),
+    [
+        ("dqn", {}, REPLAY),
+        ("dqn", {"activation": "tanh"}, REPLAY | {"alpha": 0.6, "n_step": 3, "target_tau": 0.01}),
+        ("dqn", {}, REPLAY | {"atoms": 11, "dueling": True}),
+        ("apex", {}, REPLAY | {"rollout_steps": 4}),
+    ],
+)
+def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
+    plain = learner_after(algorithm, 60, False, net, **algo)
+    recorded = learner_after(algorithm, 60, True, net, **algo)
+    assert recorded.accumulate.refused is None
+    assert recorded.clip.refused is None
+    assert any(recording.trusted for recording in recorded.accumulate.recordings.values())
+    assert recorded.updates == plain.updates
+    assert torch.equal(recorded.flat.values, plain.flat.values)
+    assert recorded.take_metrics() == plain.take_metrics()
+
+
+def test_noise_in_the_weights_is_drawn_anew_every_time():
+    learner = learner_after("dqn", 60, True, **REPLAY, noisy=True)
+    assert "is random" in learner.accumulate.refused
+    assert learner.clip.refused is None
+
+
+def test_sequences_cut_where_episodes_end_are_computed_as_they_are():
+    learner = learner_after("r2d2", 30, True, {"core_size": 8}, **REPLAY, burn_in=2, unroll=6)
+    assert "reads a value" in learner.accumulate.refused
