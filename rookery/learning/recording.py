@@ -141,9 +141,9 @@ class Recorder(TorchDispatchMode):
             int(x) if isinstance(x, bool) and str(named.type) != "bool" else x
             for x, named in zip(args, operation._schema.arguments, strict=False)
         )
-        taken = replaced((args, kwargs), Tensor, self.slot_of)
+        slots = replaced(args, Tensor, self.slot_of), replaced(kwargs, Tensor, self.slot_of)
         results = operation(*args, **kwargs)
-        self.calls.append(Call(operation, *taken, replaced(results, Tensor, self.new_slot)))
+        self.calls.append(Call(operation, *slots, replaced(results, Tensor, self.new_slot)))
         return results
 
     def script(self, outputs: Sequence[Slot]) -> Callable[..., tuple[Tensor, ...]]:
@@ -163,7 +163,7 @@ class Recorder(TorchDispatchMode):
         examples = tuple(self.tensors[slot.index].detach().clone() for slot in inputs)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.jit.trace(run, examples, check_trace=False)  # type: ignore[no-any-return]
+            return torch.jit.trace(run, examples, check_trace=False)
 
 
 class Recording:

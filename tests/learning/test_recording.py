@@ -178,7 +178,8 @@ def test_operations_that_a_recording_loses_are_noticed():
     def adam():
         torch._fused_adam_(
             [values], [torch.ones(3)], [mean], [square], [], [step],
-            lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
+            lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8,
+            amsgrad=False, maximize=False,
         )  # fmt: skip
 
     recorded = Recorded(adam)

@@ -52,5 +52,5 @@ def test_noise_in_the_weights_is_drawn_anew_every_time():
 
 
 def test_sequences_cut_where_episodes_end_are_computed_as_they_are():
-    learner = learner_after("r2d2", 30, True, {"core_size": 8}, **REPLAY, burn_in=2, unroll=6)
+    learner = learner_after("r2d2", 60, True, {"core_size": 8}, **REPLAY, burn_in=2, unroll=6)
     assert "reads a value" in learner.accumulate.refused
