@@ -62,6 +62,10 @@ class RunConfig:
     """Episodes of such an evaluation."""
     eval_epsilon: float = 0.0
     """Share of random actions in it; the rest are the best ones."""
+    warm_up_updates: int = 10
+    """Updates before throughput and latency are measured."""
+    profile: bool = False
+    """Whether to write a profile of some updates, and a picture of where time goes."""
     checkpoint_steps: int | None = None
     """Agent steps between checkpoints; none: a tenth of the run."""
     keep_checkpoints: int = 3
@@ -82,7 +86,7 @@ class RunConfig:
         ):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
-        for name in ("seed", "actor_restarts"):
+        for name in ("seed", "actor_restarts", "warm_up_updates"):
             value = getattr(self, name)
             require(value >= 0, f"{name} must be 0 or more, got {value}")
         require(

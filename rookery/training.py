@@ -11,10 +11,12 @@ from typing import Any, TextIO
 import torch
 
 from rookery.config import RunConfig, from_values, resolve, to_values
+from rookery.diagnostics.profiling import Profile
 from rookery.envs import make_env, registered
 from rookery.errors import EnvironmentFailure, RookeryError, require
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
+from rookery.reports import split_plot
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks
@@ -80,6 +82,8 @@ def carry_out(
     config: RunConfig, open_run: Callable[[], Run], resuming: bool, console: TextIO | None
 ) -> TrainedRun:
     """A run to its end: as one of the ranks there are, in ranks started for it, or here."""
+    if config.profile:
+        split_plot.check_installed()
     where = ranks.place()
     if where is not None and where.world > 1:
         path = carry_out_as_rank(where, config, open_run, resuming, console)
@@ -181,6 +185,8 @@ def fit(
     if saved is not None:
         journal.best = saved.meta.get("best")
     examiner = Examiner(config.eval_steps, config.eval_episodes, config.eval_epsilon)
+    folder = run.path / "profile" if run is not None and config.profile else None
+    profile = Profile(folder)
     try:
         journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
         if line := parts.memory.describe():
@@ -189,11 +195,14 @@ def fit(
             journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
             for line in saved.skipped:
                 journal.announce(f"passed over: {line}")
-        status = run_loop(parts, backend, journal, examiner)
+        status = run_loop(parts, backend, journal, examiner, profile)
     except RookeryError as error:
         raise noted(run, error) from None
     finally:
         journal.close()
+    if folder is not None:
+        split_plot.draw(path, folder / "split.png")
+        journal.announce(f"profile: {folder}")
     if run is not None:
         run.write_result(result(status, parts, journal))
     reducer.close()
@@ -238,6 +247,9 @@ def result(status: str, parts: Parts, journal: Journal) -> dict[str, Any]:
         "status": status,
         **progress.report(),
         "env_steps_per_second": (progress.env_steps - journal.first_step) / seconds,
+        **journal.measured(parts),
+        "samples": int(parts.learner.samples),
+        "input_bytes": parts.learner.input_bytes,
         **{k: v for k, v in journal.last_report.items() if k in ("loss", "entropy", "grad_norm")},
         "seed": parts.config.seed,
         "backend": "ranks" if parts.reducer.world > 1 else parts.config.chosen_backend,

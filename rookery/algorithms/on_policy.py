@@ -35,6 +35,9 @@ def decide(
 
 def values(network: ActorCritic, segment: Segment) -> Tensor:
     """Values of a segment's observations and of the one after them, [T + 1, B]."""
+    if network.value_head is None:
+        rows, lanes = segment.steps.reward.shape
+        return segment.steps.reward.new_zeros(rows + 1, lanes)
     if network.values_apart:
         first, last = network.value(segment.steps.obs), network.value(segment.next_obs)
     else:

@@ -72,7 +72,8 @@ class VPG(Algorithm):
     def __init__(self, spaces: Spaces, config: VPGConfig, net: NetConfig, device: torch.device):
         self.config = config
         self.device = device
-        self.network = ActorCritic(spaces.obs, spaces.action, net)
+        learned = config.baseline == "learned"
+        self.network = ActorCritic(spaces.obs, spaces.action, net, critic=learned)
         self.collection = Collection(config.rollout_steps, config.episodes)
 
     def initial_state(self, batch: int) -> Tree:
@@ -91,11 +92,7 @@ class VPG(Algorithm):
     @torch.no_grad()
     def prepare(self, segment: Segment) -> Segment:
         steps, config = segment.steps, self.config
-        if config.baseline == "mean":
-            rows, lanes = steps.reward.shape
-            value = torch.zeros(rows + 1, lanes, device=self.device)
-        else:
-            value = values(self.network, segment)
+        value = values(self.network, segment)
         discount = steps.discount
         if config.point_ends_return:
             discount = discount * (steps.reward == 0)

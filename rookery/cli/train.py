@@ -140,6 +140,12 @@ def tell(run: TrainedRun, json: bool) -> int:
         returns = "no episode ended" if mean is None else f"mean return {mean:.1f}"
         print(
             f"{result['status']}: {result['env_steps']:,} steps in {result['seconds']:.1f} s,"
-            f" {returns}\n{run.path}"
+            f" {returns}"
         )
+        if "throughput" in result:
+            print(
+                f"throughput: {result['throughput']:,.0f} samples/s,"
+                f" latency: {result['latency_ms']:.2f} ms an update"
+            )
+        print(run.path)
     return 130 if result.get("status") == "interrupted" else 0

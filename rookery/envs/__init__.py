@@ -3,7 +3,7 @@
 from rookery.envs.atari import human_normalized, plays_atari
 from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.listing import Listed, env_info, registered_envs
-from rookery.envs.making import make_env
+from rookery.envs.making import make_env, pool_of
 from rookery.envs.masked_cartpole import register as _register_masked_cartpole
 from rookery.envs.moments import RunningMoments
 from rookery.envs.normalize import statistics
@@ -11,9 +11,11 @@ from rookery.envs.options import EnvOptions
 from rookery.envs.recall import register as _register_recall
 from rookery.envs.registry import register_env, registered
 from rookery.envs.stacking import frame_stack_of
+from rookery.envs.synthetic import register as _register_synthetic
 
 _register_masked_cartpole()
 _register_recall()
+_register_synthetic()
 
 __all__ = [
     "HUMAN_SCORES",
@@ -25,6 +27,7 @@ __all__ = [
     "human_normalized",
     "make_env",
     "plays_atari",
+    "pool_of",
     "register_env",
     "registered",
     "registered_envs",

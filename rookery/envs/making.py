@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rookery.envs import atari, pool
 from rookery.envs.episodes import ClipReward, EpisodeStatistics, OneLife
@@ -14,6 +14,7 @@ from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, registered, require_next_step
 from rookery.envs.spaces import check_supported
 from rookery.envs.stacking import FrameStack
+from rookery.envs.synthetic import SyntheticVector
 from rookery.errors import require
 
 
@@ -60,6 +61,16 @@ def as_learnt(
     if (options.frame_stack or 1) > 1:
         env = FrameStack(env, options.frame_stack or 1)
     return env
+
+
+def pool_of(env: VectorEnv[Any, Any, Any]) -> SyntheticVector | None:
+    """The synthetic environments below, if what they hand out are rows of a pool that no wrapper
+    changes."""
+    while isinstance(env, VectorWrapper):
+        if isinstance(env, NormalizeObservation | FrameStack):
+            return None
+        env = env.env
+    return env if isinstance(env, SyntheticVector) and env.pool is not None else None
 
 
 def implied(name: str, options: EnvOptions) -> EnvOptions:

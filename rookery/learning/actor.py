@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,32 @@ class Stopped(Exception):
     """Raised out of `collect` when the actor was told to stop."""
 
 
+class Pooled(Protocol):
+    """Environments whose observations are rows of a pool that was made once."""
+
+    pool: Tree
+    """All observations there are, [P, ...]."""
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Which of them were seen last, [B]."""
+        ...
+
+
+class Times(NamedTuple):
+    """Seconds an actor spent."""
+
+    env_s: float = 0.0
+    """In its environments."""
+    inference_s: float = 0.0
+    """Choosing actions."""
+    transfer_s: float = 0.0
+    """Bringing observations to the network's device, and actions back."""
+
+    def plus(self, other: Times) -> Times:
+        return Times(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 class Row(NamedTuple):
     """One step of every lane."""
 
@@ -52,6 +78,7 @@ class Actor:
         seed: int,
         env_seed: int | None = None,
         lanes: Lanes | None = None,
+        pooled: Pooled | None = None,
     ):
         self.env = env
         self.algorithm = algorithm
@@ -60,10 +87,13 @@ class Actor:
         self.lanes = lanes or Lanes(0, env.num_envs, env.num_envs)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.action_dtype = env.single_action_space.dtype
+        self.pooled = pooled
+        self.pool = None if pooled is None else to_tensors(pooled.pool, device)
         self.stopped = False
         self.env_steps = 0
         self.env_s = 0.0
         self.inference_s = 0.0
+        self.transfer_s = 0.0
         self.episodes: list[tuple[float, int]] = []
         self.explore = algorithm.exploration(0, self.lanes)
         self.begin(seed if env_seed is None else env_seed)
@@ -104,23 +134,22 @@ class Actor:
         if self.stopped:
             raise Stopped
         start = time.perf_counter()
-        # Copied: the environment may reuse its buffers.
-        obs = tree_map(np.copy, self.obs)
+        obs = self.observed()
         with torch.inference_mode():
+            seen = self.on_device(obs)
+            brought = time.perf_counter()
             decision = self.algorithm.act(
-                to_tensors(obs, self.device),
-                self.reward,
-                self.state,
-                self.generator,
-                self.explore,
+                seen, self.reward, self.state, self.generator, self.explore
             )
+            decided = time.perf_counter()
             action = decision.env_action.cpu().numpy()
         acted = time.perf_counter()
         self.obs, reward, terminated, truncated, info = self.env.step(
             action.astype(self.action_dtype, copy=False)
         )
         self.env_s += time.perf_counter() - acted
-        self.inference_s += acted - start
+        self.inference_s += decided - brought
+        self.transfer_s += brought - start + acted - decided
         self.note_episodes(info, counted)
         mask = ~self.resetting
         reward = (reward * mask).astype(np.float32)
@@ -130,6 +159,18 @@ class Actor:
         self.env_steps += int(mask.sum())
         kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
         return Row(kept, decision, reward, ~terminated, mask)
+
+    def observed(self) -> Tree:
+        """What stands before the lanes: observations, or the rows of the pool that they are."""
+        if self.pooled is not None:
+            return np.array(self.pooled.rows)
+        # Copied: the environment may reuse its buffers.
+        return tree_map(np.copy, self.obs)
+
+    def on_device(self, observed: Tree) -> Tree:
+        """Observations on the actor's device; those of a pool are there already."""
+        tensors = to_tensors(observed, self.device)
+        return tensors if self.pool is None else tree_map(lambda x: x[tensors], self.pool)
 
     def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
         """Remember return and length of the episodes that have just ended."""
@@ -150,17 +191,22 @@ class Actor:
         decisions = [row.decision for row in rows]
         mask = stack("mask")
         steps = Steps(
-            obs=tree_map(lambda *x: to_tensors(stacked(x), self.device), *[r.obs for r in rows]),
+            obs=self.on_device(tree_map(lambda *x: stacked(x), *[r.obs for r in rows])),
             action=torch.stack([d.action for d in decisions]),
             reward=stack("reward") * mask,
             discount=stack("discount"),
             mask=mask,
             extra=tree_map(lambda *x: torch.stack(x), *[d.extra for d in decisions]),
         )
-        next_obs = to_tensors(tree_map(np.copy, self.obs), self.device)
+        next_obs = self.on_device(self.observed())
         # Cloned: tensors made in inference mode may take no part in a gradient.
         state, next_state = tree_map(torch.clone, (state, self.state))
         return Segment(steps, next_obs, state, next_state, reward)
+
+    @property
+    def times(self) -> Times:
+        """Where time went."""
+        return Times(self.env_s, self.inference_s, self.transfer_s)
 
     def take_steps(self) -> int:
         """Steps played since the last call, reset rows left out."""

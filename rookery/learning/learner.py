@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
-from rookery.data.tree import map_batch, tree_map
+from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.optimizers import make_optimizer
 from rookery.learning.recording import Recorded
@@ -81,8 +81,12 @@ class Learner:
         self.metric_names: list[str] = ["loss"]
         self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
         self.counted = 0
+        self.samples = torch.zeros((), dtype=torch.float64, device=device)
+        """Rows, or windows of a replay, that were learned from, over all ranks."""
+        self.input_bytes: int | None = None
+        """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
-        self.clip: Callable[[], None] = self.clip_gradient
+        self.clip: Callable[[Tensor], None] = self.clip_gradient
         if device.type == "cpu" and not compile:
             self.accumulate = Recorded(self.add_gradient, self.modules)
             self.clip = Recorded(self.clip_gradient)
@@ -109,6 +113,8 @@ class Learner:
     def update(self, batch: Batch) -> Outcome:
         """One step on a batch, the same on every rank."""
         start, reduced = time.perf_counter(), self.reduce_s
+        if self.input_bytes is None:
+            self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
         statistics = self.algorithm.statistics(batch)
         self.reduce(self.reducer.sum, statistics)
         self.flat.buffer.zero_()
@@ -122,7 +128,7 @@ class Learner:
             self.reduce(self.reducer.broadcast, self.flat.spare)
         stop = self.algorithm.stop(LazyMetrics(self.metric_names, self.flat.spare))
         if not stop:
-            self.step()
+            self.step(statistics)
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
         return Outcome(stop, torch.cat(priorities) if priorities else None)
 
@@ -155,29 +161,32 @@ class Learner:
                 None if batch.weight is None else batch.weight[index],
             )
 
-    def step(self) -> None:
+    def step(self, statistics: Tensor) -> None:
         """Clip the gradient, step, and note what it came to."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
         if self.config.sync == "allreduce" or self.reducer.rank == 0:
-            self.clip()
+            self.clip(statistics)
             self.optimizer.step()
         if self.config.sync == "broadcast":
             self.reduce(self.reducer.broadcast, self.flat.values)
             self.reduce(self.reducer.broadcast, self.sums)
+            self.reduce(self.reducer.broadcast, self.samples)
         self.counted += 1
         self.updates += 1
         self.algorithm.after_update(self.updates)
 
     @torch.no_grad()
-    def clip_gradient(self) -> None:
-        """Note the gradient's norm and the metrics, and keep the norm within its limit."""
+    def clip_gradient(self, statistics: Tensor) -> None:
+        """Note the gradient's norm, the metrics and how many samples there were, and keep the norm
+        within its limit."""
         norm = self.flat.grad.norm()
         limit = self.algorithm.config.max_grad_norm
         if limit:
             self.flat.grad.mul_(limit / norm.clamp(min=limit))
         self.sums[0] += norm
         self.sums[1:] += self.flat.spare
+        self.samples += statistics[0]
 
     def reduce(self, call: Callable[[Tensor], None], tensor: Tensor) -> None:
         """A reducer's call, timed."""

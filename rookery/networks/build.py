@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import gymnasium.spaces as spaces
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
-from rookery.networks.encoders import Mlp, features_of, has_images, leaf_encoder, linear
+from rookery.networks.encoders import Mlp, features_of, has_images, linear
 from rookery.networks.heads import PolicyHead, policy_head
+from rookery.networks.mixed import Encoding, PartConfig, encoder_of
 from rookery.networks.recurrent import Core, State
 
 
@@ -24,6 +25,9 @@ class NetConfig:
     """How images are encoded; auto: nature, or impala below 36x36. Vectors take an MLP."""
     image_features: int = 512
     """Width of the dense layer after the convolutions."""
+    parts: dict[str, PartConfig] = field(default_factory=dict)
+    """How parts of a nested observation are encoded, by their path: {"units/kind": {"embedding":
+    8}, "units": {"dense": [32], "reduce": "mean"}}; the rest is inferred from their spaces."""
     hidden: tuple[int, ...] | None = None
     """Widths of the dense layers; none: 64,64, and no further layers after an image encoder."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
@@ -54,7 +58,8 @@ class Trunk(nn.Module):
 
     def __init__(self, space: spaces.Space, config: NetConfig, beside: int = 0):
         super().__init__()
-        self.encoder = leaf_encoder(space, config.encoder, config.image_features)
+        encoding = Encoding(config.encoder, config.image_features, config.activation, config.parts)
+        self.encoder = encoder_of(space, encoding)
         width = features_of(self.encoder)
         images = has_images(space) and config.encoder != "mlp"
         hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
@@ -98,20 +103,27 @@ class ActorCritic(nn.Module):
     """A policy and a value, on one trunk or on two.
 
     Without a core the leading axes of observations are free; with one they are [T, B]. The
-    recurrent state holds the policy's parts, then the value's where its trunk is its own.
+    recurrent state holds the policy's parts, then the value's where its trunk is its own. Without
+    a critic every value is 0.
     """
 
     head: PolicyHead
 
-    def __init__(self, obs_space: spaces.Space, action_space: spaces.Space, config: NetConfig):
+    def __init__(
+        self,
+        obs_space: spaces.Space,
+        action_space: spaces.Space,
+        config: NetConfig,
+        critic: bool = True,
+    ):
         super().__init__()
         self.recurrent = config.core != "none"
-        shared = config.shared
-        self.shared = has_images(obs_space) if shared is None else shared
+        shared = has_images(obs_space) if config.shared is None else config.shared
+        self.shared = shared or not critic
         self.policy_trunk = Trunk(obs_space, config)
         self.value_trunk = self.policy_trunk if self.shared else Trunk(obs_space, config)
         self.head = policy_head(self.policy_trunk.features, action_space, config.log_std)
-        self.value_head = linear(self.value_trunk.features, 1, gain=1.0)
+        self.value_head = linear(self.value_trunk.features, 1, gain=1.0) if critic else None
 
     def initial_state(self, batch: int, device: torch.device) -> State:
         """The state at the start of an episode."""
@@ -129,7 +141,13 @@ class ActorCritic(nn.Module):
 
     def value(self, obs: Tree) -> Tensor:
         """Value, without a core."""
-        return self.value_head(self.value_trunk(obs, ())[0]).squeeze(-1).float()
+        return self.judged(self.value_trunk(obs, ())[0])
+
+    def judged(self, features: Tensor) -> Tensor:
+        """Values [...] of features [..., F]."""
+        if self.value_head is None:
+            return features.new_zeros(features.shape[:-1], dtype=torch.float32)
+        return self.value_head(features).squeeze(-1).float()
 
     def forward(
         self, obs: Tree, state: State, reset: Tensor | None = None
@@ -141,7 +159,7 @@ class ActorCritic(nn.Module):
         params = self.head(features)
         if not self.shared:
             features = self.value_trunk.window(obs, state[parts:], reset)
-        return params, self.value_head(features).squeeze(-1).float()
+        return params, self.judged(features)
 
     def step(self, obs: Tree, state: State) -> tuple[Tensor, Tensor, State]:
         """Distribution parameters, value and next state for one row, [B, ...]."""
@@ -152,7 +170,7 @@ class ActorCritic(nn.Module):
         if not self.shared:
             features, value_after = self.value_trunk(row, state[parts:])
             after = after + value_after
-        value = self.value_head(features).squeeze(-1).float()
+        value = self.judged(features)
         if self.recurrent:
             params, value = params.squeeze(0), value.squeeze(0)
         return params, value, after

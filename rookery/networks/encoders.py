@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rookery.data.tree import Tree
-from rookery.errors import BadInput, require
+from rookery.errors import require
 from rookery.networks.activations import ACTIVATIONS
 
 Convolutions = tuple[tuple[int, int, int], ...]
@@ -203,19 +202,9 @@ class Impala(nn.Module):
         return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
 
 
-class Parts(nn.Module):
-    """A nested Dict or Tuple observation: each part encoded, then concatenated."""
-
-    def __init__(self, parts: dict[str, nn.Module], keys: list[str] | None):
-        super().__init__()
-        self.keys = keys
-        self.parts = nn.ModuleList(parts.values())
-        self.features = sum(features_of(part) for part in parts.values())
-
-    def forward(self, obs: Tree) -> Tensor:
-        values = [obs[key] for key in self.keys] if self.keys is not None else obs
-        encoded = [part(value) for part, value in zip(self.parts, values, strict=True)]
-        return torch.cat(encoded, -1)
+def joined(parts: list[Tensor]) -> Tensor:
+    """Features side by side."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def features_of(encoder: nn.Module) -> int:
@@ -230,36 +219,15 @@ def is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
 
 
-def leaf_encoder(space: spaces.Space, image_encoder: str, image_features: int) -> nn.Module:
-    """The encoder of one observation space; has `features`, takes [..., *space.shape]."""
-    if isinstance(space, spaces.Dict):
-        parts = {
-            key: leaf_encoder(part, image_encoder, image_features)
-            for key, part in space.spaces.items()
-        }
-        return Parts(parts, list(parts))
-    if isinstance(space, spaces.Tuple):
-        encoders = [leaf_encoder(part, image_encoder, image_features) for part in space.spaces]
-        return Parts({str(i): part for i, part in enumerate(encoders)}, None)
-    if is_image(space):
-        assert space.shape is not None
-        if image_encoder == "mlp":
-            return FloatVector(space)  # type: ignore[arg-type]
-        if image_encoder == "auto":
-            height, width = Image(space.shape).shape[1:]
-            fits = min(height, width) >= least_size(PLAIN["nature"])
-            image_encoder = "nature" if fits else "impala"
-        if image_encoder == "impala":
-            return Impala(space.shape, image_features)
-        return Plain(space.shape, image_features, image_encoder)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return OneHot(space)
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+def image_encoder(space: spaces.Space, kind: str, features: int) -> nn.Module:
+    """The encoder of images that `kind` names; auto: the one that suits their size."""
+    assert isinstance(space, spaces.Box)
+    if kind == "mlp":
         return FloatVector(space)
-    raise BadInput(
-        f"observation space {type(space).__name__} is not supported; use Box, Discrete,"
-        " MultiDiscrete, MultiBinary, Dict or Tuple"
-    )
+    if kind == "auto":
+        fits = min(Image(space.shape).shape[1:]) >= least_size(PLAIN["nature"])
+        kind = "nature" if fits else "impala"
+    return Impala(space.shape, features) if kind == "impala" else Plain(space.shape, features, kind)
 
 
 def has_images(space: spaces.Space) -> bool:

@@ -13,12 +13,24 @@ State = tuple[Tensor, ...]
 """Recurrent state, each part [B, size]; () for a network without memory."""
 
 
+class Lstm(nn.LSTM):
+    """An LSTM with one bias: torch adds two up, of which one has nothing to say."""
+
+    bias_hh_l0: Tensor
+
+    def __init__(self, inputs: int, size: int):
+        super().__init__(inputs, size)
+        del self.bias_hh_l0
+        self.register_buffer("bias_hh_l0", torch.zeros(4 * size), persistent=False)
+        self._init_flat_weights()
+
+
 class Core(nn.Module):
     """LSTM or GRU over [T, B, inputs]."""
 
     def __init__(self, kind: str, inputs: int, size: int):
         super().__init__()
-        self.rnn: nn.LSTM | nn.GRU = (nn.LSTM if kind == "lstm" else nn.GRU)(inputs, size)
+        self.rnn: nn.LSTM | nn.GRU = (Lstm if kind == "lstm" else nn.GRU)(inputs, size)
         self.parts = 2 if kind == "lstm" else 1
         self.features = size
         for name, parameter in self.rnn.named_parameters():

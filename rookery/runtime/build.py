@@ -12,7 +12,7 @@ from rookery.algorithms import Algorithm, algorithm_class
 from rookery.algorithms.base import Collection
 from rookery.config import RunConfig
 from rookery.data.steps import Lanes
-from rookery.envs import make_env, statistics
+from rookery.envs import make_env, pool_of, statistics
 from rookery.errors import require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
@@ -70,7 +70,8 @@ def build(
     collection = rank_share(algorithm.collection, reducer)
     lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
     actor_seeds = seeds(config.seed, reducer.rank, step, 1)
-    serial = Serial(parts, Actor(env, algorithm, collection, device, *actor_seeds, lanes))
+    actor = Actor(env, algorithm, collection, device, *actor_seeds, lanes, pool_of(env))
+    serial = Serial(parts, actor)
     if saved is not None:
         serial.restore(saved.tensors["random"])
     return Built(parts, serial)
@@ -125,7 +126,8 @@ def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Thr
         algorithm.network.to(device)
         lanes = Lanes(number * config.envs, config.envs, actors * config.envs)
         own = seeds(config.seed, number, step, 1 + restart)
-        return Actor(env, algorithm, algorithm.collection, device, *own, lanes)
+        collection = algorithm.collection
+        return Actor(env, algorithm, collection, device, *own, lanes, pool_of(env))
 
     assert isinstance(parts.memory, Replay)
     weights = Weights(parts.learner.flat.values)

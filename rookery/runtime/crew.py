@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rookery.errors import Diverged, EnvironmentFailure
-from rookery.learning.actor import Actor, Stopped
+from rookery.learning.actor import Actor, Stopped, Times
 from rookery.memory.replay import Replay
 from rookery.networks.flat import FlatParameters
 
@@ -72,13 +72,12 @@ class ActorThread(threading.Thread):
         self.wait_s = 0.0
         self.env_steps = 0
         self.episodes: list[tuple[float, int]] = []
-        self.times_before = (0.0, 0.0)
+        self.times_before = Times()
 
     @property
-    def times(self) -> tuple[float, float]:
-        """Seconds in the environments and in the network, those of replaced actors included."""
-        actor, (env_s, inference_s) = self.player.actor, self.times_before
-        return env_s + actor.env_s, inference_s + actor.inference_s
+    def times(self) -> Times:
+        """Where time went, that of replaced actors included."""
+        return self.times_before.plus(self.player.actor.times)
 
     def run(self) -> None:
         torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from torch import Tensor
 
@@ -17,7 +17,16 @@ from rookery.runtime.progress import Progress, Share
 from rookery.runtime.state import Parts
 
 REPORT_INTERVAL_S = 1.0
-TIMES = ("env_s", "inference_s", "learn_s", "reduce_s", "wait_s")
+TIMES = ("env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s")
+
+
+class Mark(NamedTuple):
+    """How far a run was at a moment."""
+
+    updates: int
+    samples: float
+    seconds: float
+
 
 Gauges = Callable[[], dict[str, float]]
 
@@ -40,6 +49,10 @@ class Journal:
         self.saved_at: int | None = None
         self.before: tuple[float, int, float] = (0.0, self.first_step, 0.0)
         self.times_before = dict.fromkeys(TIMES, 0.0)
+        self.input_bytes: int | None = None
+        self.first: Mark | None = None
+        self.last: Mark | None = None
+        self.measured_from: Mark | None = None
         self.due_at = 0.0
         self.last_report: dict[str, float] = {}
         self.pending: tuple[Parts, list[Share], Gauges] | None = None
@@ -55,9 +68,17 @@ class Journal:
                 ]
             )
 
+    def begin(self, parts: Parts) -> None:
+        """Note where this sitting starts."""
+        self.first = self.last = mark_of(parts)
+
     def report(self, parts: Parts, shares: list[Share], gauges: Gauges) -> None:
         """Write a report, unless the last one was a moment ago."""
         self.pending = parts, shares, gauges
+        assert self.first is not None
+        warm = self.first.updates + max(1, parts.config.warm_up_updates)
+        if self.measured_from is None and parts.learner.updates >= warm:
+            self.measured_from = mark_of(parts)
         if time.monotonic() >= self.due_at:
             self.flush()
 
@@ -71,6 +92,9 @@ class Journal:
         metrics = parts.learner.take_metrics()
         if self.run is None:
             return
+        if self.input_bytes is None and parts.learner.input_bytes is not None:
+            self.input_bytes = parts.learner.input_bytes
+            self.announce(f"input: {self.input_bytes / 1e6:,.3f} MB a batch")
         columns = parts.progress.report() | self.speeds(parts, shares)
         columns |= metrics | {"learning_rate": parts.learner.learning_rate} | gauges()
         columns |= self.scores
@@ -83,19 +107,27 @@ class Journal:
         progress = parts.progress
         seconds, steps, cpu = self.before
         cpu_s = sum(share.cpu_s for share in shares)
-        now = progress.elapsed()
-        passed = max(now - seconds, 1e-9)
-        self.before = now, progress.env_steps, cpu_s
+        elapsed = progress.elapsed()
+        passed = max(elapsed - seconds, 1e-9)
+        self.before = elapsed, progress.env_steps, cpu_s
         columns = {
             "env_steps_per_second": (progress.env_steps - steps) / passed,
             "cpu_percent": 100 * (cpu_s - cpu) / passed,
             "ram_percent": ram_percent(),
         }
+        now = mark_of(parts)
+        assert self.last is not None
+        columns |= rates(self.last, now)
+        self.last = now
         for name in TIMES:
             total = sum(getattr(share, name) for share in shares) / len(shares)
             columns[name] = total - self.times_before[name]
             self.times_before[name] = total
         return columns | parts.memory.take_report(passed)
+
+    def measured(self, parts: Parts) -> dict[str, float]:
+        """Throughput and latency after the warm-up; nothing if the run ended before."""
+        return {} if self.measured_from is None else rates(self.measured_from, mark_of(parts))
 
     def note_scores(self, step: int, scores: dict[str, float]) -> None:
         """Put the scores of an evaluation into the next report, and remember the best."""
@@ -154,6 +186,24 @@ class Journal:
         """Close the files."""
         if self.run is not None:
             self.sinks.close()
+
+
+def mark_of(parts: Parts) -> Mark:
+    """How far the run is, over all ranks."""
+    learner = parts.learner
+    return Mark(learner.updates, float(learner.samples), parts.progress.seconds)
+
+
+def rates(before: Mark, now: Mark) -> dict[str, float]:
+    """Samples learned from per second, and milliseconds an update took with all that goes with it;
+    nothing if there was none."""
+    updates, seconds = now.updates - before.updates, now.seconds - before.seconds
+    if not updates or seconds <= 0:
+        return {}
+    return {
+        "throughput": (now.samples - before.samples) / seconds,
+        "latency_ms": 1000 * seconds / updates,
+    }
 
 
 def ram_percent() -> float:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from rookery.diagnostics.profiling import Profile
 from rookery.errors import EnvironmentFailure
 from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
@@ -49,17 +50,21 @@ class Backend(Protocol):
         ...
 
 
-def run(parts: Parts, backend: Backend, journal: Journal, examiner: Examiner) -> str:
+def run(
+    parts: Parts, backend: Backend, journal: Journal, examiner: Examiner, profile: Profile
+) -> str:
     """Play and learn until the run is over; why it is."""
     config, progress = parts.config, parts.progress
     every = config.checkpoint_steps or max(1, config.env_steps // 10)
     with interrupts() as interrupt:
         try:
+            journal.begin(parts)
             backend.begin()
             while (ending := progress.ending(config)) is None:
                 before = progress.env_steps
                 parts.learner.set_progress(before / config.env_steps)
                 backend.advance()
+                profile.round(warm=parts.learner.updates >= config.warm_up_updates)
                 shares = backend.exchange(interrupt.is_set() or journal.asked_to_stop())
                 progress.take(shares, parts.learner.updates)
                 examined = examiner.due(before, progress.env_steps)
@@ -76,6 +81,7 @@ def run(parts: Parts, backend: Backend, journal: Journal, examiner: Examiner) ->
                 save(parts, backend, journal)
             raise
         finally:
+            profile.close()
             backend.close()
     if journal.saved_at != progress.env_steps:
         save(parts, backend, journal)

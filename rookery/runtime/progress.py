@@ -21,6 +21,7 @@ class Share(NamedTuple):
     episodes: list[tuple[float, int]]
     env_s: float
     inference_s: float
+    transfer_s: float
     learn_s: float
     reduce_s: float
     wait_s: float

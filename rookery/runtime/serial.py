@@ -41,8 +41,7 @@ class Serial:
         share = Share(
             env_steps=actor.take_steps(),
             episodes=actor.take_episodes(),
-            env_s=actor.env_s,
-            inference_s=actor.inference_s,
+            **actor.times._asdict(),
             learn_s=parts.learner.learn_s,
             reduce_s=parts.learner.reduce_s,
             wait_s=0.0,

@@ -103,13 +103,11 @@ class Threads:
                 env_steps, thread.env_steps = thread.env_steps, 0
                 episodes, thread.episodes = thread.episodes, []
             self.crew.env_steps += env_steps
-            env_s, inference_s = thread.times
             shares.append(
                 Share(
                     env_steps=env_steps,
                     episodes=episodes,
-                    env_s=env_s,
-                    inference_s=inference_s,
+                    **thread.times._asdict(),
                     learn_s=parts.learner.learn_s,
                     reduce_s=parts.learner.reduce_s,
                     wait_s=self.wait_s,

@@ -9,6 +9,7 @@ from scenes import CPU, RESET_REWARD, Lanes, Loop, make, spaces_of
 from rookery.algorithms.base import Collection
 from rookery.algorithms.ppo import PPO
 from rookery.data.tree import tree_map
+from rookery.envs import EnvOptions, make_env, pool_of
 from rookery.envs.episodes import EpisodeStatistics
 from rookery.learning.actor import Actor
 from rookery.networks.build import NetConfig
@@ -198,3 +199,29 @@ def test_take_episodes_forgets_what_it_told():
     loop.actor.collect()
     assert loop.actor.take_episodes() == [(2, 2), (4, 4), (3, 3)]
     assert loop.actor.take_episodes() == []
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_observations_of_a_pool_are_gathered_where_the_pool_is(wrapped):
+    """The same rows as the environment hands out, without a copy of them; a wrapper that changes
+    observations forbids it."""
+    kwargs = {"obs": "{code: discrete(9), numbers: float[3]}", "data": "synthetic", "pool": 7}
+    options = EnvOptions(kwargs=kwargs, normalize_obs=wrapped)
+    env = make_env("rookery/Synthetic-v1", options, num_envs=4)
+    assert (pool_of(env) is None) == wrapped
+    if wrapped:
+        return
+    segments = []
+    for pooled in (None, pool_of(env)):
+        algorithm = PPO(spaces_of(env), PPO.Config(), NetConfig(), CPU)
+        torch.manual_seed(0)
+        for parameter in algorithm.network.parameters():
+            torch.nn.init.normal_(parameter)
+        actor = Actor(env, algorithm, Collection(20), CPU, 5, 11, None, pooled)
+        segments.append(actor.collect())
+    plain, gathered = segments
+    for name in ("code", "numbers"):
+        assert torch.equal(gathered.steps.obs[name], plain.steps.obs[name])
+        assert torch.equal(gathered.next_obs[name], plain.next_obs[name])
+    assert torch.equal(gathered.steps.action, plain.steps.action)
+    assert len(plain.steps.obs["numbers"].flatten(0, 1).unique(dim=0)) == 7

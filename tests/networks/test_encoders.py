@@ -7,7 +7,8 @@ import torch
 
 from rookery.errors import BadInput
 from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import Impala, Plain, leaf_encoder
+from rookery.networks.encoders import Impala, Plain
+from rookery.networks.mixed import Encoding, encoder_of
 
 
 def image(*shape):
@@ -15,7 +16,7 @@ def image(*shape):
 
 
 def encode(space, values, encoder="auto"):
-    return leaf_encoder(space, encoder, 16)(values)
+    return encoder_of(space, Encoding(encoder, 16))(values)
 
 
 def test_vectors_are_taken_as_they_are():
@@ -69,7 +70,7 @@ def test_nested_parts_are_put_side_by_side():
 def test_an_observation_space_without_an_encoder_is_named(space):
     for wrapped in (space, spaces.Dict({"x": space}), spaces.Tuple([space])):
         with pytest.raises(BadInput, match=type(space).__name__):
-            leaf_encoder(wrapped, "auto", 16)
+            encoder_of(wrapped, Encoding("auto", 16))
 
 
 @pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
@@ -81,7 +82,7 @@ def test_layouts_of_one_image_give_the_same_features(encoder):
     layouts = {(4, 40, 38, 3): stack, (12, 40, 38): chw, (40, 38, 12): hwc}
     weights, features = None, []
     for shape, values in layouts.items():
-        network = leaf_encoder(image(*shape), encoder, 16)
+        network = encoder_of(image(*shape), Encoding(encoder, 16))
         weights = weights or network.state_dict()
         network.load_state_dict(weights)
         features.append(network(values))
@@ -92,7 +93,7 @@ def test_layouts_of_one_image_give_the_same_features(encoder):
 
 @pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
 def test_leading_axes_of_images_pass_through(encoder):
-    network = leaf_encoder(image(3, 40, 40), encoder, 16)
+    network = encoder_of(image(3, 40, 40), Encoding(encoder, 16))
     values = torch.randint(0, 256, (3, 2, 3, 40, 40), dtype=torch.uint8)
     folded = network(values)
     assert folded.shape == (3, 2, 16)
@@ -133,15 +134,15 @@ def test_impala_takes_small_images():
 
 
 def test_auto_takes_nature_from_36_pixels_and_impala_below():
-    assert isinstance(leaf_encoder(image(36, 36, 3), "auto", 16), Plain)
-    assert isinstance(leaf_encoder(image(36, 35, 3), "auto", 16), Impala)
+    assert isinstance(encoder_of(image(36, 36, 3), Encoding("auto", 16)), Plain)
+    assert isinstance(encoder_of(image(36, 35, 3), Encoding("auto", 16)), Impala)
 
 
 @pytest.mark.parametrize(("encoder", "least"), [("nature", 36), ("small", 20)])
 def test_plain_convolutions_refuse_images_they_leave_nothing_of(encoder, least):
-    assert leaf_encoder(image(least, least, 3), encoder, 16).features == 16
+    assert encoder_of(image(least, least, 3), Encoding(encoder, 16)).features == 16
     with pytest.raises(BadInput, match=rf"net\.encoder={encoder}.*{least}x{least}.*12x12"):
-        leaf_encoder(image(12, 12, 3), encoder, 16)
+        encoder_of(image(12, 12, 3), Encoding(encoder, 16))
 
 
 def test_hidden_layers_follow_vectors_and_not_images_unless_asked():

@@ -1,8 +1,11 @@
 """The core over a window is the core step by step, cleared where an episode ends."""
 
+import copy
+
 import pytest
 import torch
 from scenes import CPU
+from torch import nn
 
 from rookery.networks.recurrent import Core, clear, resets
 
@@ -46,6 +49,21 @@ def test_nothing_flows_back_over_a_reset(kind):
     features[6:].sum().backward()
     touched = x.grad[:6].abs().sum((0, 2)) > 0
     assert touched.tolist() == [True, True, False, True, True]
+
+
+def test_an_lstm_is_torchs_with_one_bias():
+    ours, theirs = Core("lstm", INPUTS, SIZE), nn.LSTM(INPUTS, SIZE)
+    with torch.no_grad():
+        ours.rnn.bias_ih_l0.normal_()
+        for name, parameter in theirs.named_parameters():
+            parameter.copy_(getattr(ours.rnn, name))
+    assert not theirs.bias_hh_l0.any()
+    assert sum(p.numel() for p in ours.parameters()) == 4 * SIZE * (INPUTS + SIZE + 1)
+    x, state = torch.randn(T, B, INPUTS), ours.initial_state(B, CPU)
+    for core in (ours, copy.deepcopy(ours), ours.to(torch.device("cpu"))):
+        torch.testing.assert_close(core(x, state)[0], theirs(x)[0])
+    ours.to(torch.float64)
+    assert ours(x.double(), tuple(s.double() for s in state))[0].dtype == torch.float64
 
 
 def test_clear_empties_only_the_marked_lanes():

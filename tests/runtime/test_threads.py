@@ -14,7 +14,7 @@ from torch import nn
 
 from rookery.envs import register_env
 from rookery.errors import EnvironmentFailure
-from rookery.learning.actor import Stopped
+from rookery.learning.actor import Stopped, Times
 from rookery.memory.distributions import Uniform
 from rookery.memory.limiter import Limiter
 from rookery.memory.replay import Replay, Transitions
@@ -84,9 +84,13 @@ class Puppet:
         self.device = CPU
         self.explore = torch.zeros(1)
         self.stopped = False
-        self.env_s = self.inference_s = 0.0
+        self.env_s = self.inference_s = self.transfer_s = 0.0
         self.closed = 0
         self.asked = []
+
+    @property
+    def times(self):
+        return Times(self.env_s, self.inference_s, self.transfer_s)
 
     def collect(self, env_steps):
         self.asked.append(env_steps)

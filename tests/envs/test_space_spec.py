@@ -1,0 +1,129 @@
+"""The words for spaces: what each means, and where a wrong one is wrong."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from rookery.envs.space_spec import NAMED_ACT, NAMED_OBS, parse_space
+from rookery.errors import BadInput
+
+
+def real(*shape, low=-np.inf, high=np.inf, dtype=np.float32):
+    return Box(low, high, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("text", "space"),
+    [
+        ("float[84,84]", real(84, 84)),
+        ("float32[3]", real(3)),
+        ("float16[3]", real(3, dtype=np.float16)),
+        ("float64[3](-1, 1.5)", real(3, low=-1, high=1.5, dtype=np.float64)),
+        ("float[2](-.5,1e3)", real(2, low=-0.5, high=1000)),
+        ("uint8[4,84,84]", Box(0, 255, (4, 84, 84), np.uint8)),
+        ("int8[2]", Box(-128, 127, (2,), np.int8)),
+        ("int64[2]", Box(-(2**63), 2**63 - 1, (2,), np.int64)),
+        ("int32[2](-3,1_000)", Box(-3, 1000, (2,), np.int32)),
+        ("discrete(6)", Discrete(6)),
+        ("multidiscrete[3,4]", MultiDiscrete([3, 4])),
+        ("discrete(750)[12]", MultiDiscrete([750] * 12)),
+        ("discrete(5)[2,3]", MultiDiscrete(np.full((2, 3), 5))),
+        ("multibinary[7]", MultiBinary([7])),
+        ("multibinary[2,3]", MultiBinary([2, 3])),
+        ("(float[1])", Tuple([real(1)])),
+        ("(float[1], (discrete(2)))", Tuple([real(1), Tuple([Discrete(2)])])),
+        (
+            " {units:{kind:discrete(750)[12],\n features : float [12,32]} , clock: float[1]}\n",
+            Dict(
+                units=Dict(kind=MultiDiscrete([750] * 12), features=real(12, 32)), clock=real(1)
+            ),
+        ),
+        ("{_a1: (discrete(2))}", Dict(_a1=Tuple([Discrete(2)]))),
+    ],
+)  # fmt: skip
+def test_words_and_what_they_mean(text, space):
+    made = parse_space(text, "obs")
+    assert made == space
+    assert made.dtype == space.dtype
+
+
+def group(codes, entities, features):
+    return Dict(kind=MultiDiscrete([codes] * entities), features=real(entities, features))
+
+
+def test_the_reference_has_a_name():
+    space = Dict(
+        group0=group(750, 12, 32),
+        group1=group(6, 24, 8),
+        group2=group(1501, 20, 8),
+        group3=group(40, 32, 16),
+    )
+    assert parse_space(" reference ", "obs", NAMED_OBS) == space
+    assert parse_space("(reference, discrete(2))", "obs", NAMED_OBS) == Tuple([space, Discrete(2)])
+    assert parse_space("reference", "act", NAMED_ACT) == Discrete(128)
+
+
+KINDS = "float, float16, float32, float64, uint8, int8, int16, int32, int64, discrete, "
+KINDS += "multidiscrete, multibinary"
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "place"),
+    [
+        ("", f"expected {{, ( or one of {KINDS}", "-->"),
+        ("float", "expected [", "float-->"),
+        ("float[0]", "expected a whole number >= 1", "float[-->0]"),
+        ("float[-2]", "expected a whole number >= 1", "float[-->-2]"),
+        ("float[2.5]", "expected a whole number >= 1", "float[-->2.5]"),
+        ("float[1__0]", "expected a whole number >= 1", "float[-->1__0]"),
+        ("float[3,]", "expected a whole number >= 1", "float[3,-->]"),
+        ("float[]", "expected a whole number >= 1", "float[-->]"),
+        ("float[3", "expected ] or ,", "float[3-->"),
+        ("float[3 4]", "expected ] or ,", "float[3 -->4]"),
+        ("float[3]]", "expected the end", "float[3]-->]"),
+        ("discrete(3) [2] more", "expected the end", "discrete(3) [2] -->more"),
+        ("float[3](1,0)", "expected two bounds, the lower one first", "float[3]-->(1,0)"),
+        ("float[3](1,1)", "expected two bounds, the lower one first", "float[3]-->(1,1)"),
+        ("float[3](1)", "expected two bounds, the lower one first", "float[3]-->(1)"),
+        ("float[3](0,inf)", "expected a number that float32 can hold", "float[3](0,-->inf)"),
+        ("float16[3](0,1e5)", "expected a number that float16 can hold", "float16[3](0,-->1e5)"),
+        ("uint8[3](0,256)", "expected a whole number that uint8 can hold", "uint8[3](0,-->256)"),
+        ("uint8[3](-1,9)", "expected a whole number that uint8 can hold", "uint8[3](-->-1,9)"),
+        ("uint8[3](0,.5)", "expected a whole number that uint8 can hold", "uint8[3](0,-->.5)"),
+        ("discrete(x)", "expected a whole number >= 1", "discrete(-->x)"),
+        ("discrete[3]", "expected (", "discrete-->[3]"),
+        ("discrete(3", "expected )", "discrete(3-->"),
+        ("discrete(3_000_000_000)", "more than 2,147,483,648", "discrete(-->3_000_000_000)"),
+        ("float[20_000,20_000]", "more than 100,000,000 values", "float-->[20_000,20_000]"),
+        ("{}", "expected a name", "{-->}"),
+        ("{1: float[1]}", "expected a name", "{-->1: float[1]}"),
+        ("{a float[1]}", "expected :", "{a -->float[1]}"),
+        ("{a: float[1]", "expected } or ,", "{a: float[1]-->"),
+        ("{a: float[1], a: float[2]}", '"a" stands there already', "{a: float[1], -->a: float[2]}"),
+        ("(" * 25, "nested deeper than 20", "(" * 20 + "-->" + "(" * 5),
+        (
+            "{units: {kind: discrete(750)[12], features: float[12;32]}, clock: float[1], b: float[1]}",  # noqa: E501
+            "expected ] or ,",
+            "...e(750)[12], features: float[12-->;32]}, clock: float[1], b: flo...",
+        ),
+        ("{a:\n\n float[1],\n b}", "expected :", "{a: float[1], b-->}"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_shown_in_one_line(text, why, place):
+    with pytest.raises(BadInput) as told:
+        parse_space(text, "env.kwargs: obs")
+    assert str(told.value) == f'env.kwargs: obs: {why} at the --> in "{place}"'
+
+
+def test_a_near_word_is_offered():
+    with pytest.raises(BadInput) as told:
+        parse_space("{a: flaot[3]}", "obs")
+    assert str(told.value).endswith('at the --> in "{a: -->flaot[3]}". Did you mean "float"?')
+    with pytest.raises(BadInput, match=r'Did you mean "reference"\?'):
+        parse_space("referense", "obs", NAMED_OBS)
+
+
+@pytest.mark.parametrize("value", [None, 7, {"a": "float[1]"}])
+def test_a_space_is_a_text(value):
+    with pytest.raises(BadInput, match=r'^obs must be a text such as "float\[4\]", got '):
+        parse_space(value, "obs")

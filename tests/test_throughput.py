@@ -1,0 +1,106 @@
+"""What is reported as throughput is what was learned from, whichever way an update is cut up."""
+
+import re
+
+import pytest
+from scenes import CPU
+
+import rookery
+from rookery.config import resolve
+from rookery.learning.reduce import Alone
+from rookery.runtime.build import build
+
+STEPS = 3_000
+
+
+def train(tmp_path, algorithm="vpg", **settings):
+    return rookery.train(
+        algorithm,
+        "CartPole-v1",
+        runs_dir=tmp_path,
+        env_steps=STEPS,
+        use_preset=False,
+        threads=1,
+        **settings,
+    )
+
+
+def reported(run):
+    """Samples by the reports: throughput times the time since the report before."""
+    total, before = 0.0, 0.0
+    for row in run.progress():
+        total += (row["throughput"] or 0.0) * (row["seconds"] - before)
+        before = row["seconds"]
+    return total
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_throughput_times_time_is_the_samples_there_were(tmp_path, micro_batches, ranks):
+    """A policy gradient learns from every row once, so there are as many samples as steps."""
+    run = train(
+        tmp_path,
+        envs=4,
+        algo={"episodes": 8},
+        learner={"micro_batches": micro_batches},
+        **({"backend": "ranks", "actors": 2} if ranks == 2 else {"backend": "serial"}),
+    )
+    result = run.result
+    assert result["ranks"] == ranks
+    assert result["samples"] == result["env_steps"] >= STEPS
+    assert reported(run) == pytest.approx(result["samples"], rel=0.01)
+
+
+def test_epochs_count_as_often_as_they_learn(tmp_path):
+    algo = {"epochs": 3, "minibatches": 4, "rollout_steps": 50}
+    run = train(tmp_path, "ppo", envs=4, algo=algo, backend="serial")
+    assert run.result["samples"] == 3 * run.result["env_steps"]
+    assert reported(run) == pytest.approx(run.result["samples"], rel=0.01)
+
+
+def test_the_warm_up_is_left_out(tmp_path):
+    algo = {"epochs": 1, "minibatches": 2, "rollout_steps": 50}
+    run = train(tmp_path, "ppo", envs=4, algo=algo, backend="serial", warm_up_updates=6)
+    result, rows = run.result, run.progress()
+    assert result["updates"] > 12
+    seconds = result["latency_ms"] / 1000 * (result["updates"] - 6)
+    assert 0 < seconds < rows[-1]["seconds"]
+    whole = build_samples(algo)
+    assert result["throughput"] * seconds == pytest.approx(result["samples"] - whole, rel=1e-6)
+
+
+def build_samples(algo):
+    """Samples of the first three rounds: six updates."""
+    settings = {"envs": 4, "algo": algo, "backend": "serial"}
+    config = resolve("ppo", "CartPole-v1", settings, use_preset=False).config
+    built = build(config, Alone(), CPU)
+    for _ in range(3):
+        built.backend.advance()
+    built.backend.close()
+    return float(built.parts.learner.samples)
+
+
+def test_a_run_that_ends_before_it_is_warm_reports_no_throughput(tmp_path):
+    run = train(tmp_path, "ppo", envs=4, backend="serial", warm_up_updates=10**6)
+    assert "throughput" not in run.result
+    assert run.result["samples"] > 0
+
+
+def test_the_size_of_a_batch_is_told_first(tmp_path, capsys):
+    """64 rows of 4 floats seen, action, reward, discount, mask and what PPO records."""
+    import sys
+
+    rookery.train(
+        *("ppo", "CartPole-v1"),
+        runs_dir=tmp_path,
+        env_steps=500,
+        use_preset=False,
+        envs=4,
+        algo={"rollout_steps": 32, "minibatches": 2, "epochs": 1},
+        console=sys.stdout,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("input: ")]
+    assert re.fullmatch(r"input: 0\.00\d MB a batch", lines[at])
+    first = next(i for i, line in enumerate(lines) if line.startswith("step "))
+    assert at < first
