@@ -16,16 +16,23 @@ from rookery.fields import flags_of
 
 PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
-    "cli": {"training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"},
+    "cli": {
+        *("training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"),
+        *("scaling", "reports", "bench"),
+    },
+    "scaling": {"runtime", "runs"},
+    "reports": {"runs"},
+    "bench": {"runs", "fields"},
     "training": {
         *("trained", "runtime", "config", "learning", "algorithms", "memory", "networks"),
-        *("envs", "runs", "data"),
+        *("envs", "runs", "data", "diagnostics", "reports"),
     },
     "trained": {"runtime", "config", "learning", "algorithms", "envs", "runs"},
     "runtime": {
         *("training", "config", "learning", "algorithms", "memory", "networks", "envs", "runs"),
-        "data",
+        *("data", "diagnostics"),
     },
+    "diagnostics": {"runs", "data"},
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
     "learning": {"algorithms", "networks", "data"},
     "algorithms": {"memory", "networks", "data"},

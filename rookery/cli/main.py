@@ -14,6 +14,8 @@ from rookery.errors import RookeryError, nearest
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
+    "scaling": "ALGO ENV      measure how speed grows with the actors",
+    "bench": "SPEC...       run the benchmarks of YAML specs",
     "envs": "[WORD]        list the environments there are",
     "algorithms": "[ALGO]        list the algorithms, or the settings and presets of one",
 }
@@ -35,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    prepare_threads(args)
+    if args[0] != "bench":  # the commands it runs are to find the environment as it is
+        prepare_threads(args)
     try:
         return importlib.import_module(f"rookery.cli.{args[0]}").main(args[1:])
     except RookeryError as error:

@@ -196,7 +196,8 @@ class Learner:
 
     def check_finite(self) -> None:
         """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""
-        if not bool(self.sums.isfinite().all()):
+        # A sum with anything in it that is not finite is not finite either.
+        if not math.isfinite(self.sums.sum().item()):
             names = ["grad_norm", *self.metric_names]
             values = dict(zip(names, (self.sums / self.counted).tolist(), strict=False))
             bad = next(name for name, value in values.items() if not math.isfinite(value))

@@ -60,3 +60,14 @@ def test_presets_reach_their_goals(algorithm, environment, goal, seed, tmp_path)
     run = train(tmp_path, algorithm, environment, seed, stop_return=goal)
     assert run.result["status"] == "solved"
     assert run.result["env_steps"] <= 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("seed", "backend"), [(2, {}), (3, {}), (2, {"backend": "ranks", "actors": 2, "envs": 16})]
+)
+def test_vpg_solves_the_synthetic_task_through_embeddings_and_memory(seed, backend, tmp_path):
+    """To 95 % of the best return there is; the answer was shown a step before."""
+    settings = {"preset": "learnable", "stop_return": 0.95 * 15, **backend}
+    run = train(tmp_path, "vpg", "rookery/Synthetic-v1", seed, **settings)
+    assert run.result["status"] == "solved"
+    assert run.evaluate(episodes=100)["return_mean"] >= 0.95 * 15

@@ -1,0 +1,1 @@
+"""Benchmarks from a YAML spec: commands are run, and numbers read from what they print."""

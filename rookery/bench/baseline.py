@@ -1,0 +1,121 @@
+"""Results beside those of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.bench.spec import Benchmark
+from rookery.bench.variants import label
+from rookery.errors import BadInput
+from rookery.runs.files import read_json
+
+Row = Mapping[str, Any]
+
+
+class Comparison(NamedTuple):
+    """A metric of a variant, then and now."""
+
+    benchmark: str
+    parameters: Mapping[str, Any]
+    metric: str
+    better: str | None
+    baseline: float
+    value: float
+    change: float | None
+    """Relative to the baseline's size; None where that is 0."""
+    verdict: str
+    """regression, improvement or same past or within the tolerance; reported without `better`."""
+
+    def line(self) -> str:
+        """The comparison for a person."""
+        change = "" if self.change is None else f" ({100 * self.change:+.1f} %)"
+        return (
+            f"{self.verdict}: {label(self.benchmark, self.parameters)}: {self.metric}"
+            f" {self.value:.6g} against {self.baseline:.6g}{change}"
+        )
+
+
+def read_baseline(path: Path) -> list[dict[str, Any]]:
+    """The rows of a benchmark_results.json, or BadInput."""
+    value = read_json(path)
+    rows = value.get("rows") if isinstance(value, dict) else None
+    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+        raise BadInput(f"{path}: is no benchmark_results.json of 'rookery bench'")
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("benchmark"), str)
+        and isinstance(row.get("parameters"), dict)
+        and isinstance(row.get("metrics"), dict)
+        and all(map(_is_number, row["metrics"].values()))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    # Beyond 1e308 a whole number is no float, and nothing this command has written.
+    return type(value) in (int, float) and -1e308 <= value <= 1e308
+
+
+def compare(
+    benchmarks: Iterable[Benchmark], rows: Sequence[Row], earlier: Sequence[Row], tolerance: float
+) -> list[Comparison]:
+    """Every metric that a variant has in both, with the variant told by name and parameters."""
+    better = {benchmark.name: benchmark.better for benchmark in benchmarks}
+    before = {_key(row): row["metrics"] for row in earlier}
+    return [
+        _compared(row, metric, better[row["benchmark"]].get(metric), then, value, tolerance)
+        for row in rows
+        for metric, value in row["metrics"].items()
+        if (then := before.get(_key(row), {}).get(metric)) is not None
+    ]
+
+
+def _compared(
+    row: Row, metric: str, better: str | None, then: float, now: float, tolerance: float
+) -> Comparison:
+    gain = now - then if better == "higher" else then - now
+    margin = tolerance * abs(then)
+    if better is None:
+        verdict = "reported"
+    elif gain < -margin:
+        verdict = "regression"
+    else:
+        verdict = "improvement" if gain > margin else "same"
+    change = (now - then) / abs(then) if then else None
+    where = row["benchmark"], row["parameters"]
+    return Comparison(*where, metric, better, then, now, change, verdict)
+
+
+def notes(rows: Sequence[Row], earlier: Sequence[Row]) -> list[str]:
+    """What keeps the two from being compared, or makes it doubtful."""
+    before = {_key(row): row for row in earlier}
+    names, keys = {row["benchmark"] for row in rows}, {_key(row) for row in rows}
+    found = [
+        f"only in the baseline: {label(row['benchmark'], row['parameters'])}"
+        for row in earlier
+        if row["benchmark"] in names and _key(row) not in keys
+    ]
+    for row in rows:
+        where = label(row["benchmark"], row["parameters"])
+        then = before.get(_key(row))
+        if row["result"] == "ok" and then is None:
+            found.append(f"not in the baseline: {where}")
+        elif row["result"] == "ok" and then is not None and then.get("result") != "ok":
+            found.append(f"failed in the baseline: {where}")
+        elif row["result"] == "ok" and then is not None:
+            gone = sorted(set(then["metrics"]) ^ set(row["metrics"]))
+            found += [f"only on one side: {where}: {metric}" for metric in gone]
+    machines = [{(r.get("host"), r.get("cores")) for r in side} for side in (rows, earlier)]
+    if rows and earlier and machines[0] != machines[1]:
+        found.append("the baseline was measured on another machine")
+    return found
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["benchmark"], json.dumps(row["parameters"], sort_keys=True)

@@ -1,0 +1,207 @@
+"""What an entry of a spec may say, checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rookery.bench.expressions import Expression
+from rookery.bench.loading import Entry, read_entries
+from rookery.bench.variants import Value, is_value, placeholders, split_command, variants_of
+from rookery.errors import BadInput, nearest, require
+from rookery.fields import from_dict
+
+DURATION = "duration"
+"""The seconds a command took: a name that expressions and columns have without asking."""
+PATH = re.compile(r"([^.\[\]]+|\[-?\d+\])(\.[^.\[\]]+|\[-?\d+\])*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number that the command prints."""
+
+    regexp: str | None = None
+    """Where it stands in standard output and standard error, with one group around it."""
+    skip: int | None = None
+    """Leading matches left out, such as those of a warm-up."""
+    reduction_type: Literal["mean", "final", "min", "max", "median", "value"] | None = None
+    """How several matches make one number; value: there is one only. None is mean."""
+    json: str | None = None
+    """Where it stands in the JSON object on standard output: result.rows[0].x"""
+    better: Literal["higher", "lower"] | None = None
+    """What a baseline is compared by; None: the metric is only reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A number computed from metrics, parameters and the duration."""
+
+    expr: str
+    """The formula."""
+    better: Literal["higher", "lower"] | None = None
+    """As of a metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """An entry of a spec."""
+
+    description: str = ""
+    """What is measured."""
+    cmd: Any
+    """The command, as text or as a list, with {name} for parameters."""
+    parameters: Any = None
+    """A header row and rows of values; or lists by name, of which every combination is run."""
+    data: dict[str, Metric] = field(default_factory=dict)
+    """Metrics, by name."""
+    derived: dict[str, Derived] = field(default_factory=dict)
+    """Metrics computed from others."""
+    output: Any = None
+    """Columns of the printed table: pairs of a label and a metric."""
+    env: dict[str, Any] = field(default_factory=dict)
+    """Environment variables of the command."""
+    timeout: float | None = None
+    """Seconds after which the command is ended."""
+
+
+class Benchmark(NamedTuple):
+    """A benchmark that can be run; or one that cannot, with its problem."""
+
+    name: str
+    place: str
+    variants: list[dict[str, Value]]
+    settings: Settings | None = None
+    problem: str = ""
+    words: Sequence[str] = ()
+    columns: Sequence[tuple[str, str]] = ()
+    formulas: Mapping[str, Expression] = {}
+
+    @property
+    def description(self) -> str:
+        return self.settings.description if self.settings else ""
+
+    @property
+    def better(self) -> dict[str, str | None]:
+        """Whether higher or lower is better, of every metric in the order of the spec."""
+        if self.settings is None:
+            return {}
+        both: dict[str, Any] = {**self.settings.data, **self.settings.derived}
+        return {name: metric.better for name, metric in both.items()}
+
+
+def read_specs(paths: Iterable[str | Path]) -> list[Benchmark]:
+    """The benchmarks of spec files. A name stands in one of them only."""
+    places: dict[str, str] = {}
+    found = []
+    for path in paths:
+        for entry in read_entries(Path(path)):
+            clash = places.setdefault(entry.name, entry.place)
+            require(
+                clash == entry.place, f'{entry.place}: "{entry.name}" stands at {clash} already'
+            )
+            found.append(benchmark_of(entry))
+    return found
+
+
+def chosen(benchmarks: Sequence[Benchmark], names: Sequence[str]) -> list[Benchmark]:
+    """Those of these names, all without any."""
+    known = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        require(
+            name in known,
+            f'--benchmark: there is no "{name}".{nearest(name, known)} --list lists them.',
+        )
+    return [benchmark for benchmark in benchmarks if not names or benchmark.name in names]
+
+
+def benchmark_of(entry: Entry) -> Benchmark:
+    """The entry, checked; with a problem it keeps its variants, each of which then fails."""
+    parameters = entry.value.get("parameters") if isinstance(entry.value, Mapping) else None
+    variants: list[dict[str, Value]] = [{}]
+    try:
+        require(isinstance(entry.value, Mapping), "expected settings such as cmd and data")
+        variants = variants_of(parameters)
+        settings = from_dict(Settings, entry.value, path="")
+        return Benchmark(entry.name, entry.place, variants, settings, "", *_checked(settings))
+    except BadInput as error:
+        return Benchmark(entry.name, entry.place, variants, problem=f"{entry.place}: {error}")
+
+
+def _checked(
+    settings: Settings,
+) -> tuple[list[str], list[tuple[str, str]], dict[str, Expression]]:
+    """Words of the command, columns and formulas of an entry in which all names are known."""
+    names = set(variants_of(settings.parameters)[0])
+    require(
+        settings.timeout is None or settings.timeout > 0,
+        f"timeout must be above 0 seconds, got {settings.timeout}",
+    )
+    words = split_command(settings.cmd)
+    for word in words:
+        _known(f"cmd, in {word!r}", placeholders(word), names | {*settings.env})
+    for name, value in settings.env.items():
+        require(name and "=" not in name, f'env: "{name}" cannot name a variable')
+        require(value is not None and is_value(value), f"env.{name}: expected text or a number")
+        _known(f"env.{name}", placeholders(value), names)
+    for name, metric in settings.data.items():
+        require(name not in names | {DURATION}, f"data.{name}: {_taken(name)}")
+        _check_metric(f"data.{name}", metric)
+    names |= {DURATION, *settings.data}
+    formulas = {}
+    for name, derived in settings.derived.items():
+        require(name not in names, f"derived.{name}: {_taken(name)}")
+        try:
+            formulas[name] = Expression(derived.expr)
+        except BadInput as error:
+            raise BadInput(f"derived.{name}.expr: {error}") from None
+        _known(f"derived.{name}.expr", formulas[name].names, names)
+        names.add(name)
+    metrics = [DURATION, *settings.data, *settings.derived]
+    return words, _columns(settings.output, metrics), formulas
+
+
+def _check_metric(path: str, metric: Metric) -> None:
+    one = (metric.regexp is None) != (metric.json is None)
+    require(one, f"{path}: give it either a regexp or json")
+    if metric.json is not None:
+        for name in ("skip", "reduction_type"):
+            require(getattr(metric, name) is None, f"{path}.{name}: goes with a regexp only")
+        require(PATH.fullmatch(metric.json), f'{path}.json: "{metric.json}" is no path like a.b[0]')
+        return
+    require((metric.skip or 0) >= 0, f"{path}.skip must be 0 or more, got {metric.skip}")
+    try:
+        groups = re.compile(metric.regexp or "", re.MULTILINE).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise BadInput(
+            f"{path}.regexp: {metric.regexp!r} is no regular expression: {error}"
+        ) from None
+    require(groups == 1, f"{path}.regexp: one group (...) around the number, got {groups}")
+
+
+def _columns(output: Any, metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """Label and metric of each column; without `output`, every metric under its own name."""
+    if output is None:
+        return [(name, name) for name in metrics if name != DURATION]
+    pairs = isinstance(output, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        for pair in output
+    )
+    require(pairs, "output: expected pairs such as [[label, metric], ...]")
+    for _, metric in output:
+        _known("output", [metric], metrics)
+    return [(label, metric) for label, metric in output]
+
+
+def _known(path: str, used: Iterable[str], names: Iterable[str]) -> None:
+    known = sorted(names)
+    for name in sorted(used):
+        require(name in known, f'{path}: there is no "{name}".{nearest(name, known)}')
+
+
+def _taken(name: str) -> str:
+    if name == DURATION:
+        return "that is the seconds the command takes; choose another name"
+    return "a parameter or another metric has that name; choose another"
