@@ -41,7 +41,7 @@ def test_throughput_times_time_is_the_samples_there_were(tmp_path, micro_batches
     run = train(
         tmp_path,
         envs=4,
-        algo={"episodes": 8},
+        algo={"episodes": None, "rollout_steps": 40},
         learner={"micro_batches": micro_batches},
         **({"backend": "ranks", "actors": 2} if ranks == 2 else {"backend": "serial"}),
     )

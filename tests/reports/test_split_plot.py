@@ -53,10 +53,13 @@ def test_the_picture_says_what_it_shows(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     seen = []
-    save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **k: (seen.append(self), save(self, *a, **k))
-    )
+
+    def save(figure, *args, **kwargs):
+        seen.append(figure)
+        return saved(figure, *args, **kwargs)
+
+    saved = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", save)
     lines = [HEADER, "0,0,0,0,0,0,0,0", "1000,10,2,1,0,6,0,1"]
     (tmp_path / "progress.csv").write_text("\n".join(lines) + "\n")
     draw(tmp_path, tmp_path / "split.png")

@@ -1,0 +1,89 @@
+"""The picture of a scaling study."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rookery.reports import scaling_plot
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
+
+def row(label, speed, predicted=None):
+    actors, envs = map(int, label.split("-"))
+    return {
+        "label": label,
+        "actors": actors,
+        "envs": envs,
+        "steps_per_second": speed,
+        "min": speed - 10,
+        "max": speed + 30,
+        "ideal": actors,
+        "predicted": predicted,
+    }
+
+
+def study(folder, **studies):
+    told = {"algorithm": "apex", "environment": "Foo-v1", "backend": "threads", "cores": 2}
+    (folder / "scaling.json").write_text(json.dumps(told | {"studies": studies}))
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved."""
+    saved = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **kw: (saved.append(self), save(self, *args, **kw))
+    )
+    return saved
+
+
+def test_measured_ideal_and_predicted_are_drawn(tmp_path, figures):
+    rows = [row("1-8", 100), row("2-8", 180, predicted=200), row("4-8", 300)]
+    study(tmp_path, weak=[*rows, {"label": "8-8", "actors": 8, "predicted": None}])
+    assert scaling_plot.draw(tmp_path) == tmp_path / "scaling.png"
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    (axes,) = figures[0].axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    ideal = lines["ideal: proportional to actors"]
+    assert list(ideal.get_xdata()) == [1, 2, 4]
+    assert list(ideal.get_ydata()) == [100, 200, 400]
+    predicted = lines["predicted from half the actors"]
+    assert list(zip(predicted.get_xdata(), predicted.get_ydata(), strict=True)) == [(2, 200)]
+    (bars,) = axes.containers
+    assert list(bars.lines[0].get_ydata()) == [100, 180, 300]
+    segments = bars.lines[2][0].get_segments()
+    assert [tuple(part[:, 1]) for part in segments] == [(90, 130), (170, 210), (290, 330)]
+    assert [text.get_text() for text in axes.texts] == ["1-8", "2-8", "4-8"]
+    assert axes.get_xlabel().startswith("actors")
+    assert axes.get_ylabel() == "environment steps per second"
+    assert len(axes.get_legend().get_texts()) == 3
+    assert figures[0].get_suptitle() == "apex on Foo-v1: threads, 2 cores"
+
+
+def test_the_ideal_starts_at_the_first_point(tmp_path, figures):
+    rows = [row("4-8", 400), row("1-8", 110)]
+    rows[0]["ideal"], rows[1]["ideal"] = 1, 0.25
+    study(tmp_path, weak=rows)
+    scaling_plot.draw(tmp_path)
+    ideal = figures[0].axes[0].get_lines()[0]
+    assert list(ideal.get_xdata()) == [1, 4]
+    assert list(ideal.get_ydata()) == [100, 400]
+
+
+def test_each_study_has_its_panel(tmp_path, figures):
+    study(tmp_path, weak=[row("1-8", 100)], strong=[row("1-8", 100), row("2-4", 150)])
+    scaling_plot.draw(tmp_path)
+    titles = [axes.get_title() for axes in figures[0].axes]
+    assert [title.split()[0] for title in titles] == ["weak", "strong"]
+
+
+def test_without_a_speed_there_is_no_picture(tmp_path):
+    study(tmp_path, weak=[{"label": "1-8", "actors": 1, "predicted": None}])
+    assert scaling_plot.draw(tmp_path) is None
+    assert not (tmp_path / "scaling.png").exists()
