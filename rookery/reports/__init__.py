@@ -1,0 +1,1 @@
+"""What is drawn from the files that runs and studies leave."""
