@@ -67,16 +67,11 @@ class ApeX(LadderAlgorithm):
     def initial_state(self, batch: int) -> Tree:
         return ()
 
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
+    def choose(
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
     ) -> Decision:
         q = self.network(obs)
-        action = epsilon_greedy(q, explore, generator)
+        action = epsilon_greedy(q, explore, draw)
         extra = recorded_values(q, action)
         return Decision(action, action + self.start, state, extra)
 

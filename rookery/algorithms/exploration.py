@@ -20,11 +20,18 @@ def ladder(lanes: Lanes, base: float, power: float) -> Tensor:
     return (base ** (1 + power * place / max(1, lanes.total - 1))).float()
 
 
-def epsilon_greedy(q: Tensor, epsilon: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """The best action for each row of values [B, A], or with probability epsilon [B] any."""
-    best = q.argmax(-1)
+def draw_for(epsilon: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
+    """The random numbers [2, B] that `epsilon_greedy` takes; none without epsilon [B]."""
     if epsilon is None:
+        return None
+    return torch.rand(2, len(epsilon), generator=generator, device=epsilon.device)
+
+
+def epsilon_greedy(q: Tensor, epsilon: Tensor | None, draw: Tensor | None) -> Tensor:
+    """The best action for each row of values [B, A], or with probability epsilon [B] any, by
+    numbers drawn evenly from [0, 1), [2, B]."""
+    best = q.argmax(-1)
+    if epsilon is None or draw is None:
         return best
-    draw = torch.rand(2, len(q), generator=generator, device=q.device)
     anything = (draw[1] * q.shape[-1]).long()
     return torch.where(draw[0] < epsilon, anything, best)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, TypeVar
 
 import gymnasium.spaces as spaces
@@ -14,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.algorithms.exploration import ladder
-from rookery.data.steps import Batch, Lanes, Loss, Segment
+from rookery.algorithms.exploration import draw_for, ladder
+from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
 from rookery.memory import budget
@@ -25,6 +26,7 @@ from rookery.memory.replay import Columns, FirstPriorities, Replay, Transitions,
 from rookery.memory.returns import n_step
 from rookery.memory.ring import Layout, Ring, row_like
 from rookery.memory.sum_tree import Floats, Indices
+from rookery.networks.recording import recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,27 @@ class ReplayAlgorithm(Algorithm):
     explores_by = "epsilon"
     config: ReplayConfig
     target: nn.Module
+
+    @cached_property
+    def decided(self) -> Callable[..., Decision]:
+        """`choose`, from a recording where that pays."""
+        return recorded(self.choose, self.device, lambda: [self.network])
+
+    def act(
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
+    ) -> Decision:
+        return self.decided(obs, reward, state, draw_for(explore, generator), explore)
+
+    def choose(
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
+    ) -> Decision:
+        """What `act` decides, given the random numbers for it."""
+        raise NotImplementedError
 
     def prepare(self, segment: Segment) -> Segment:
         return segment

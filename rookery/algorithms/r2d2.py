@@ -171,20 +171,15 @@ class R2D2(LadderAlgorithm):
         core = self.network.initial_state(batch, self.device)
         return (*core, torch.zeros(batch, self.actions, device=self.device))
 
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
+    def choose(
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
     ) -> Decision:
         *core, action_before = state
         row = tree_map(lambda x: x.unsqueeze(0), obs)
         inputs = self.visible(Inputs(action_before.unsqueeze(0), reward.unsqueeze(0)))
         q, after = self.network(row, inputs, tuple(core))
         q = q.squeeze(0)
-        action = epsilon_greedy(q, explore, generator)
+        action = epsilon_greedy(q, explore, draw)
         extra = recorded_values(q, action)
         state = (*after, F.one_hot(action, self.actions).float())
         return Decision(action, action + self.start, state, extra)

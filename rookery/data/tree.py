@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,8 @@ def tree_leaves(tree: Tree) -> list[Any]:
 
 def to_tensors(tree: Tree, device: torch.device) -> Tree:
     """Arrays as tensors on `device`; on the CPU they share memory with the arrays."""
+    if isinstance(tree, np.ndarray) and device.type == "cpu":
+        return torch.from_numpy(tree)
     return tree_map(lambda x: torch.as_tensor(x, device=device), tree)
 
 

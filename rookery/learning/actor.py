@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -79,6 +80,7 @@ class Actor:
         env_seed: int | None = None,
         lanes: Lanes | None = None,
         pooled: Pooled | None = None,
+        turn: AbstractContextManager[Any] | None = None,
     ):
         self.env = env
         self.algorithm = algorithm
@@ -89,6 +91,8 @@ class Actor:
         self.action_dtype = env.single_action_space.dtype
         self.pooled = pooled
         self.pool = None if pooled is None else to_tensors(pooled.pool, device)
+        self.turn = turn or nullcontext()
+        """Held while the actor computes; those that share one take turns."""
         self.stopped = False
         self.env_steps = 0
         self.env_s = 0.0
@@ -133,6 +137,24 @@ class Actor:
         """Act once in every lane; episodes that end in lanes `counted` are noted."""
         if self.stopped:
             raise Stopped
+        with self.turn:
+            obs, decision, action = self.decide()
+        start = time.perf_counter()
+        self.obs, reward, terminated, truncated, info = self.env.step(action)
+        self.env_s += time.perf_counter() - start
+        with self.turn:
+            self.note_episodes(info, counted)
+            mask = ~self.resetting
+            reward = (reward * mask).astype(np.float32)
+            self.reward = to_tensors(reward, self.device)
+            self.state = carry(decision.state, self.resetting)
+            self.resetting = terminated | truncated
+            self.env_steps += int(mask.sum())
+            kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
+            return Row(kept, decision, reward, ~terminated, mask)
+
+    def decide(self) -> tuple[Tree, Decision, np.ndarray]:
+        """What is observed, what to do, and that in the environment's form."""
         start = time.perf_counter()
         obs = self.observed()
         with torch.inference_mode():
@@ -142,23 +164,10 @@ class Actor:
                 seen, self.reward, self.state, self.generator, self.explore
             )
             decided = time.perf_counter()
-            action = decision.env_action.cpu().numpy()
-        acted = time.perf_counter()
-        self.obs, reward, terminated, truncated, info = self.env.step(
-            action.astype(self.action_dtype, copy=False)
-        )
-        self.env_s += time.perf_counter() - acted
+            action = decision.env_action.cpu().numpy().astype(self.action_dtype, copy=False)
         self.inference_s += decided - brought
-        self.transfer_s += brought - start + acted - decided
-        self.note_episodes(info, counted)
-        mask = ~self.resetting
-        reward = (reward * mask).astype(np.float32)
-        self.reward = torch.as_tensor(reward, device=self.device)
-        self.state = carry(decision.state, self.resetting)
-        self.resetting = terminated | truncated
-        self.env_steps += int(mask.sum())
-        kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
-        return Row(kept, decision, reward, ~terminated, mask)
+        self.transfer_s += time.perf_counter() - decided + brought - start
+        return obs, decision, action
 
     def observed(self) -> Tree:
         """What stands before the lanes: observations, or the rows of the pool that they are."""
@@ -186,7 +195,7 @@ class Actor:
 
         def stack(name: str) -> torch.Tensor:
             values = stacked([getattr(row, name) for row in rows])
-            return torch.as_tensor(values, dtype=torch.float32, device=self.device)
+            return to_tensors(values.astype(np.float32), self.device)
 
         decisions = [row.decision for row in rows]
         mask = stack("mask")

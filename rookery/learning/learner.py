@@ -16,9 +16,9 @@ from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.optimizers import make_optimizer
-from rookery.learning.recording import Recorded
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
+from rookery.networks.recording import recorded
 
 METRIC_SLOTS = 15
 
@@ -87,9 +87,9 @@ class Learner:
         """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
         self.clip: Callable[[Tensor], None] = self.clip_gradient
-        if device.type == "cpu" and not compile:
-            self.accumulate = Recorded(self.add_gradient, self.modules)
-            self.clip = Recorded(self.clip_gradient)
+        if not compile:
+            self.accumulate = recorded(self.add_gradient, device, self.modules)
+            self.clip = recorded(self.clip_gradient, device)
         self.share_weights()
 
     def modules(self) -> list[nn.Module]:

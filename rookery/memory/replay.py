@@ -167,7 +167,9 @@ class Replay:
 
     def add(self, segment: Segment, writer: int = 0) -> None:
         """Store the rows of a segment, and let windows that they complete be drawn."""
-        steps, state = tree_map(lambda x: x.cpu(), (segment.steps, segment.state))
+        steps, state = segment.steps, segment.state
+        if steps.mask.device.type != "cpu":
+            steps, state = tree_map(lambda x: x.cpu(), (steps, state))
         count = len(steps.mask)
         head = int(self.head[writer])
         lanes = slice(writer * self.lanes_each, (writer + 1) * self.lanes_each)

@@ -72,7 +72,9 @@ class Ring:
         small |= {"discount": self.discount, "mask": self.mask}
         self.by_lane_obs = tree_map(self.by_lane, self.obs)
         self.by_lane_state = tree_map(self.by_lane, self.state)
-        self.by_lane_small = {k: self.by_lane(torch.from_numpy(x)) for k, x in small.items()}
+        self.by_lane_small = {
+            k: self.by_lane(torch.from_numpy(x)).numpy() for k, x in small.items()
+        }
 
     def column(self, kind: Tensor) -> Tensor:
         """Memory for one part of all rows; the system provides it as it is first written to."""
@@ -101,8 +103,8 @@ class Ring:
 
         tree_map(put, self.by_lane_obs, steps.obs)
         given = steps._asdict() | steps.extra
-        for name, column in self.by_lane_small.items():
-            put(column, given[name])
+        for name, small in self.by_lane_small.items():
+            small[lanes, slots] = given[name].numpy()[rows].swapaxes(0, 1)
 
     def by_lane(self, column: Tensor) -> Tensor:
         """A column as [lanes, places a lane, ...]."""

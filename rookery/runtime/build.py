@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,6 +116,10 @@ def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Thr
         "env.normalize_obs and env.normalize_reward keep statistics that actors on threads do not"
         " share; use --backend serial",
     )
+    # Networks for vectors compute for microseconds at a time. Threads that do so at once hand the
+    # interpreter back and forth after every operation; taking turns they need not.
+    small = useful_threads(spaces_of(parts.env), 2) == 1
+    turn = threading.Lock() if small else None
     devices = [device_of(name) for name in config.act_device.split(",")]
     threads = engine_threads(config, cores)
 
@@ -127,7 +132,7 @@ def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Thr
         lanes = Lanes(number * config.envs, config.envs, actors * config.envs)
         own = seeds(config.seed, number, step, 1 + restart)
         collection = algorithm.collection
-        return Actor(env, algorithm, collection, device, *own, lanes, pool_of(env))
+        return Actor(env, algorithm, collection, device, *own, lanes, pool_of(env), turn)
 
     assert isinstance(parts.memory, Replay)
     weights = Weights(parts.learner.flat.values)

@@ -8,7 +8,7 @@ from scenes import FLAT, Lanes, Loop, make
 
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.dqn import DQN
-from rookery.algorithms.exploration import epsilon_greedy, ladder, linear_epsilon
+from rookery.algorithms.exploration import draw_for, epsilon_greedy, ladder, linear_epsilon
 from rookery.algorithms.r2d2 import R2D2
 from rookery.data.steps import Lanes as Place
 from rookery.networks.build import NetConfig
@@ -42,11 +42,15 @@ def test_base_and_power_of_the_ladder():
     assert algorithm.exploration(0, place).tolist() == [0.5, 0.25, 0.125]
 
 
+def drawn_greedy(q, epsilon, generator):
+    return epsilon_greedy(q, epsilon, draw_for(epsilon, generator))
+
+
 def test_frequencies_of_epsilon_greedy():
     count, actions = 20_000, 4
     q = torch.tensor([[0.0, 1.0, 3.0, 2.0]]).repeat(3 * count, 1)
     epsilon = torch.tensor([0.0, 0.3, 1.0]).repeat_interleave(count)
-    chosen = epsilon_greedy(q, epsilon, torch.Generator().manual_seed(0)).view(3, count)
+    chosen = drawn_greedy(q, epsilon, torch.Generator().manual_seed(0)).view(3, count)
     assert bool((chosen[0] == 2).all())
     for e, part in ((0.3, chosen[1]), (1.0, chosen[2])):
         shares = torch.bincount(part, minlength=actions) / count
@@ -59,14 +63,14 @@ def test_without_epsilon_the_best_action_is_taken_and_no_number_drawn():
     q = torch.tensor([[0.0, 2, 1], [5, 4, 3]])
     generator = torch.Generator().manual_seed(0)
     before = generator.get_state()
-    assert epsilon_greedy(q, None, generator).tolist() == [1, 0]
+    assert drawn_greedy(q, None, generator).tolist() == [1, 0]
     assert torch.equal(generator.get_state(), before)
 
 
 def test_each_lane_has_its_own_epsilon():
     q = torch.tensor([[1.0] + [0.0] * 99]).repeat(400, 1)
     epsilon = torch.tensor([0.0, 1.0]).repeat(200)
-    chosen = epsilon_greedy(q, epsilon, torch.Generator().manual_seed(0))
+    chosen = drawn_greedy(q, epsilon, torch.Generator().manual_seed(0))
     assert bool((chosen[::2] == 0).all())
     assert (chosen[1::2] == 0).float().mean() < 0.1
 

@@ -61,7 +61,9 @@ def test_embeddings_are_looked_up_by_component_and_value():
 
 def test_a_single_code_is_embedded():
     module = encoder_of(spaces.Discrete(9, start=3), Encoding(parts={"": PartConfig(embedding=4)}))
-    torch.testing.assert_close(module(torch.tensor([[3], [11]])), module.weight[torch.tensor([[0], [8]])])
+    torch.testing.assert_close(
+        module(torch.tensor([[3], [11]])), module.weight[torch.tensor([[0], [8]])]
+    )
 
 
 @pytest.mark.parametrize(("count", "kind"), [(64, OneHot), (65, Embedding)])

@@ -8,6 +8,7 @@ then on run as one TorchScript call: the same operations in the same order on th
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ MAX_KINDS = 8
 MAX_BYTES = 16 << 20
 """Of larger inputs the bookkeeping is a small share, and recording keeps every result alive."""
 TOLERANCE = 1e-4
+TRACING = threading.Lock()
+"""Held while TorchScript traces, which one thread at a time may do."""
 
 Kind = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 """Shape, strides and type of every input: calls of one kind do the same operations."""
@@ -164,7 +167,7 @@ class Recorder(TorchDispatchMode):
 
         # Clones: tracing runs the calls, and some of them write into their inputs.
         examples = tuple(self.tensors[slot.index].detach().clone() for slot in inputs)
-        with torch.no_grad(), warnings.catch_warnings():
+        with TRACING, torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.jit.trace(run, examples, check_trace=False)
 
@@ -288,3 +291,12 @@ class Recorded:
         """Compute as it is from now on."""
         self.refused = reason
         self.recordings.clear()
+
+
+def recorded(
+    function: Callable[..., Any],
+    device: torch.device,
+    modules: Callable[[], Sequence[nn.Module]] = lambda: (),
+) -> Callable[..., Any]:
+    """`function` done from recordings where that pays: on the CPU."""
+    return Recorded(function, modules) if device.type == "cpu" else function

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rookery.learning.recording import MAX_BYTES, MAX_KINDS, Recorded
+from rookery.networks.recording import MAX_BYTES, MAX_KINDS, Recorded
 
 
 class Eager:
