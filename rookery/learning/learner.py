@@ -86,10 +86,13 @@ class Learner:
         self.input_bytes: int | None = None
         """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
-        self.clip: Callable[[Tensor], None] = self.clip_gradient
+        self.at_once: Callable[[Batch, Tensor], Tensor | None] = self.whole_gradient
         if not compile:
             self.accumulate = recorded(self.add_gradient, device, self.modules)
-            self.clip = recorded(self.clip_gradient, device)
+            self.at_once = recorded(self.whole_gradient, device, self.modules)
+        never_stops = type(algorithm).stop is Algorithm.stop
+        self.in_one_piece = reducer.world == 1 and config.micro_batches == 1 and never_stops
+        """Whether nothing comes between an update's gradient and its step."""
         self.share_weights()
 
     def modules(self) -> list[nn.Module]:
@@ -116,6 +119,11 @@ class Learner:
         if self.input_bytes is None:
             self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
         statistics = self.algorithm.statistics(batch)
+        if self.in_one_piece:
+            outcome = Outcome(False, self.at_once(batch, statistics))
+            self.step_optimizer()
+            self.learn_s += time.perf_counter() - start
+            return outcome
         self.reduce(self.reducer.sum, statistics)
         self.flat.buffer.zero_()
         priorities = [
@@ -146,6 +154,13 @@ class Learner:
         self.flat.spare[: len(values)] += values
         return loss.priorities
 
+    def whole_gradient(self, batch: Batch, statistics: Tensor) -> Tensor | None:
+        """The clipped gradient of a batch that is neither cut nor shared out."""
+        self.flat.buffer.zero_()
+        priorities = self.add_gradient(batch, statistics)
+        self.clip_gradient(statistics)
+        return priorities
+
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """The batch cut into micro batches along its lanes."""
         if self.config.micro_batches == 1:
@@ -162,16 +177,27 @@ class Learner:
             )
 
     def step(self, statistics: Tensor) -> None:
-        """Clip the gradient, step, and note what it came to."""
+        """Clip the gradient and step, or take the step of rank 0."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
-        if self.config.sync == "allreduce" or self.reducer.rank == 0:
-            self.clip(statistics)
+        if self.config.sync == "allreduce":
+            self.clip_gradient(statistics)
+            self.step_optimizer()
+            return
+        if self.reducer.rank == 0:
+            self.clip_gradient(statistics)
             self.optimizer.step()
-        if self.config.sync == "broadcast":
-            self.reduce(self.reducer.broadcast, self.flat.values)
-            self.reduce(self.reducer.broadcast, self.sums)
-            self.reduce(self.reducer.broadcast, self.samples)
+        for values in (self.flat.values, self.sums, self.samples):
+            self.reduce(self.reducer.broadcast, values)
+        self.count_update()
+
+    def step_optimizer(self) -> None:
+        """A step along the gradient."""
+        self.optimizer.step()
+        self.count_update()
+
+    def count_update(self) -> None:
+        """Note that there was an update."""
         self.counted += 1
         self.updates += 1
         self.algorithm.after_update(self.updates)

@@ -120,6 +120,12 @@ class Recorder(TorchDispatchMode):
                 self.refused = "two inputs share their memory"
             self.inputs.append(self.new_slot(tensor))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch is to hide this class from its compiler, for which it would load that: some
+        800 modules."""
+        return False
+
     def new_slot(self, tensor: Tensor) -> Slot:
         self.tensors.append(tensor)
         slot = self.slots[place(tensor)] = Slot(len(self.tensors) - 1)
@@ -202,11 +208,25 @@ class Recording:
     def agrees(self, inputs: Sequence[Tensor], compute: Callable[[], Any]) -> tuple[bool, Any]:
         """Whether the recording makes of the inputs what `compute` does, and its result."""
         with torch.no_grad():
-            inputs, met = [x.clone() for x in inputs], [x.clone() for x in self.met]
-            ours = [*self.run(*inputs, *met), *met]
+            copies = cloned([*inputs, *self.met])
+            ours = [*self.run(*copies), *copies[len(inputs) :]]
         result = compute()
         theirs = [*leaves(result, Tensor), *self.met]
         return all(map(close, ours, theirs)), result
+
+
+def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies that share memory with each other where the originals do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies = []
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in storages:
+            storages[storage.data_ptr()] = storage.clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        where = tensor.storage_offset(), tensor.shape, tensor.stride()
+        copies.append(copy.set_(storages[storage.data_ptr()], *where))
+    return copies
 
 
 def close(ours: Tensor, theirs: Tensor) -> bool:

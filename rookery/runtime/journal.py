@@ -17,6 +17,7 @@ from rookery.runtime.progress import Progress, Share
 from rookery.runtime.state import Parts
 
 REPORT_INTERVAL_S = 1.0
+STOP_INTERVAL_S = 0.2
 TIMES = ("env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s")
 
 
@@ -54,6 +55,7 @@ class Journal:
         self.last: Mark | None = None
         self.measured_from: Mark | None = None
         self.due_at = 0.0
+        self.look_at = 0.0
         self.last_report: dict[str, float] = {}
         self.pending: tuple[Parts, list[Share], Gauges] | None = None
         self.scores: dict[str, float] = {}
@@ -160,7 +162,11 @@ class Journal:
 
     def asked_to_stop(self) -> bool:
         """Whether somebody put the file `stop` into the run's folder; it is taken away."""
-        if self.run is None or not self.run.stop_path.exists():
+        now = time.monotonic()
+        if self.run is None or now < self.look_at:
+            return False
+        self.look_at = now + STOP_INTERVAL_S
+        if not self.run.stop_path.exists():
             return False
         self.run.stop_path.unlink()
         return True

@@ -1,5 +1,7 @@
 """Recorded computations do what the computations do."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -241,3 +243,35 @@ def test_other_threads_are_not_recorded():
     assert [recorded(x).tolist() for _ in range(5)] == [[2, 2, 2]] * 5
     (recording,) = recorded.recordings.values()
     assert str(recording.run.graph).count("aten::") == 1
+
+
+def test_recording_does_not_load_torchs_compiler():
+    """Its 800 modules would take longer than recording ever saves in a short run."""
+    code = """
+import sys, torch
+from rookery.networks.recording import Recorded
+recorded = Recorded(lambda x: (x + 1).float() * 2)
+for _ in range(5):
+    recorded(torch.ones(3))
+assert recorded.refused is None
+print(sorted(name for name in sys.modules if name.startswith(("torch._dynamo", "sympy"))))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_what_shares_memory_does_so_in_the_comparison_too():
+    """A buffer is emptied as a whole and filled by its parts."""
+    buffer = torch.zeros(4)
+    first, last = buffer[:2], buffer[2:]
+
+    def fill(x):
+        buffer.zero_()
+        first.add_(x)
+        last.add_(first * 2)
+        return buffer.sum()
+
+    recorded = Recorded(fill)
+    for number in range(1, 7):
+        assert float(recorded(torch.full((2,), float(number)))) == 6 * number
+    assert recorded.refused is None

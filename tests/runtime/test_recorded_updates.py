@@ -17,7 +17,7 @@ def learner_after(algorithm, rounds, recorded, net=None, **algo):
     built = build(config, Alone(), CPU)
     learner = built.parts.learner
     if not recorded:
-        learner.accumulate, learner.clip = learner.add_gradient, learner.clip_gradient
+        learner.at_once = learner.whole_gradient
     for _ in range(rounds):
         built.backend.advance()
     built.backend.close()
@@ -37,9 +37,8 @@ def learner_after(algorithm, rounds, recorded, net=None, **algo):
 def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
     plain = learner_after(algorithm, 60, False, net, **algo)
     recorded = learner_after(algorithm, 60, True, net, **algo)
-    assert recorded.accumulate.refused is None
-    assert recorded.clip.refused is None
-    assert any(recording.trusted for recording in recorded.accumulate.recordings.values())
+    assert recorded.at_once.refused is None
+    assert any(recording.trusted for recording in recorded.at_once.recordings.values())
     assert recorded.updates == plain.updates
     assert torch.equal(recorded.flat.values, plain.flat.values)
     assert recorded.take_metrics() == plain.take_metrics()
@@ -47,10 +46,9 @@ def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
 
 def test_noise_in_the_weights_is_drawn_anew_every_time():
     learner = learner_after("dqn", 60, True, **REPLAY, noisy=True)
-    assert "is random" in learner.accumulate.refused
-    assert learner.clip.refused is None
+    assert "is random" in learner.at_once.refused
 
 
 def test_sequences_cut_where_episodes_end_are_computed_as_they_are():
     learner = learner_after("r2d2", 60, True, {"core_size": 8}, **REPLAY, burn_in=2, unroll=6)
-    assert "reads a value" in learner.accumulate.refused
+    assert "reads a value" in learner.at_once.refused
