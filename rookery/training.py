@@ -16,7 +16,7 @@ from rookery.envs import make_env, registered
 from rookery.errors import EnvironmentFailure, RookeryError, require
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer
-from rookery.reports import split_plot
+from rookery.reports import require_matplotlib, split_plot
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks
@@ -83,7 +83,7 @@ def carry_out(
 ) -> TrainedRun:
     """A run to its end: as one of the ranks there are, in ranks started for it, or here."""
     if config.profile:
-        split_plot.check_installed()
+        require_matplotlib("profile: a picture of where time goes")
     where = ranks.place()
     if where is not None and where.world > 1:
         path = carry_out_as_rank(where, config, open_run, resuming, console)

@@ -20,7 +20,7 @@ LAYERS = {
         *("training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"),
         *("scaling", "reports", "bench"),
     },
-    "scaling": {"runtime", "runs"},
+    "scaling": {"runtime", "runs", "bench"},
     "reports": {"runs"},
     "bench": {"runs", "fields"},
     "training": {

@@ -17,7 +17,7 @@ from rookery.config import RunConfig, default_config, resolve
 from rookery.envs import make_env
 from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
-from rookery.reports import scaling_plot
+from rookery.reports import require_matplotlib, scaling_plot
 from rookery.runs.run import default_name, machine
 from rookery.runtime.build import make_algorithm
 from rookery.scaling.points import Mode, Point, every_point, parse_points, plan_studies
@@ -102,7 +102,7 @@ def plan(args: Sequence[str]) -> tuple[Trials, Options]:
     config = settle(told, max(every_point(studies)))
     check_environment(config)
     if options.plot:
-        scaling_plot.check_installed()
+        require_matplotlib("a picture of the study (--no-plot leaves it out)")
     trials = Trials(
         *(names[0], names[1], config.chosen_backend),
         options={**UNDISTURBED, **given},

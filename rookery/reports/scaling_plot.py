@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rookery.errors import missing_extra
 from rookery.runs.files import read_json, writing
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-def check_installed() -> None:
-    """BadInput if there is no matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise missing_extra("a picture of the study (--no-plot leaves it out)", "plots")
 
 
 def draw(folder: Path) -> Path | None:

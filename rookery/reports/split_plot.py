@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from rookery.errors import missing_extra
 from rookery.runs.files import writing
 from rookery.runs.table import Row, read_rows
 
@@ -24,12 +22,6 @@ COLOURS = {
 
 Bars = dict[str, dict[str, float]]
 """Of each bar, seconds by kind of work."""
-
-
-def check_installed() -> None:
-    """BadInput if there is no matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise missing_extra("profile: a picture of where time goes", "plots")
 
 
 def bars(rows: Sequence[Row]) -> Bars:

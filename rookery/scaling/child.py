@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from rookery.errors import RookeryError
@@ -88,20 +87,3 @@ def reason(output: str, status: int) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     told = [line.removeprefix("rookery: ") for line in lines if line.startswith("rookery: ")]
     return told[-1] if told else f"status {status}: {lines[-1] if lines else 'without a word'}"
-
-
-@contextmanager
-def termination_interrupts() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the run under way is ended too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

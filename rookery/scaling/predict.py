@@ -37,13 +37,15 @@ def predict(
 
     G: how much longer a round takes if sums over ranks take a part R of it now: 1 - R + k R,
     k = log2(2N) / log2(N) for N ranks, 1 from a single one; twice that on a strong study,
-    where a round has as many sums for half of the work.
+    where a round has as many sums for half of the work. Without ranks there are no sums.
     """
     limits = {
         "cores": cores / max(demand(now, coupling), 1e-9),
         "learner": 1 / max(2 * learner_busy(now, coupling), 1e-9),
         "sums": 1 / growth(now.shares.get("reduce", 0.0), actors, strong),
     }
+    if coupling != "turns":
+        del limits["sums"]
     limit = min(limits, key=lambda name: limits[name])
     if limits[limit] >= 1:
         return Prediction(2 * now.speed, "nothing")

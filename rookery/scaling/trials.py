@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from rookery.bench.process import termination_interrupts
 from rookery.errors import RookeryError, require
 from rookery.runs.files import write_json, write_text, writing
 from rookery.runs.run import Run, machine, versions
 from rookery.runs.table import read_rows
-from rookery.scaling.child import run_child, termination_interrupts
+from rookery.scaling.child import run_child
 from rookery.scaling.measure import Measured, number, steady
 from rookery.scaling.points import Point
 from rookery.scaling.study import Study

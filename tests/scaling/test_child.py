@@ -10,9 +10,10 @@ import time
 
 import pytest
 
+from rookery.bench.process import termination_interrupts
 from rookery.errors import RookeryError
 from rookery.scaling import child
-from rookery.scaling.child import descendants, reason, run_child, termination_interrupts
+from rookery.scaling.child import descendants, reason, run_child
 
 STUBBORN = """
 import signal, subprocess, sys, time
