@@ -20,9 +20,9 @@ def steady_speed(run: Path, warm_up: float) -> float:
     return steps / (float(last["seconds"] or 0) - float(first["seconds"] or 0))
 
 
-def sb3_side(script: str, work: str) -> float:
+def sb3_side(script: str, work: str, *options: str) -> float:
     """What `script WORK --sb3-only` measures, in a process of its own."""
-    command = [sys.executable, script, work, "--sb3-only"]
+    command = [sys.executable, script, work, "--sb3-only", *options]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(output.splitlines()[-1])["steps_per_second"])
 

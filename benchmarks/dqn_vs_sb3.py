@@ -4,9 +4,10 @@
     python benchmarks/dqn_vs_sb3.py cartpole     # 8 environments, one batch of 64 per 4 steps
     python benchmarks/dqn_vs_sb3.py pong         # 8 environments, one batch of 32 per 4 steps
 
-Both learn plain one-step DQN with a target network and Huber's loss. Each side runs in a process
-of its own, the sides take turns, and the median of the rounds' ratios is printed. Only steps after
-the warm-up, while both sides learn, are timed.
+Both learn plain one-step DQN with a target network and Huber's loss, and both play `--every` steps
+in each environment before the batches that are due for them. Each side runs in a process of its own,
+the sides take turns, and the median of the rounds' ratios is printed. Only steps after the warm-up,
+while both sides learn, are timed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ENVS, STEPS_PER_UPDATE, LEARNING_RATE, CAPACITY, TARGET_STEPS = 8, 4, 1e-4, 50_000, 10_000
 
 
-def rookery_side(work: str) -> float:
+def rookery_side(work: str, every: int) -> float:
     """Environment steps per second of `rookery train` after its warm-up."""
     setting = SETTINGS[work]
     values: dict[str, Any] = {
@@ -40,6 +41,7 @@ def rookery_side(work: str) -> float:
         "capacity": CAPACITY,
         "warm_up": setting["warm_up"],
         "target_period": TARGET_STEPS // STEPS_PER_UPDATE,
+        "rollout_steps": every,
         "n_step": 1,
         "alpha": 0,
         "double": False,
@@ -56,7 +58,7 @@ def rookery_side(work: str) -> float:
         return steady_speed(Path(folder) / "bench", 1.5 * setting["warm_up"])
 
 
-def run_sb3(work: str) -> float:
+def run_sb3(work: str, every: int) -> float:
     """Train with Stable-Baselines3 in this process; steps per second after the warm-up."""
     from stable_baselines3 import DQN
 
@@ -69,8 +71,8 @@ def run_sb3(work: str) -> float:
         buffer_size=CAPACITY,
         learning_starts=setting["warm_up"],
         learning_rate=LEARNING_RATE,
-        train_freq=1,
-        gradient_steps=ENVS // STEPS_PER_UPDATE,
+        train_freq=every,
+        gradient_steps=every * ENVS // STEPS_PER_UPDATE,
         target_update_interval=TARGET_STEPS,
         device="cpu",
     )
@@ -86,14 +88,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("work", choices=SETTINGS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--sb3-only", action="store_true")
     options = parser.parse_args()
     if options.sb3_only:
-        print(json.dumps({"steps_per_second": run_sb3(options.work)}))
+        print(json.dumps({"steps_per_second": run_sb3(options.work, options.every)}))
         return
     ratios = []
     for number in range(1, options.rounds + 1):
-        ours, theirs = rookery_side(options.work), sb3_side(__file__, options.work)
+        ours = rookery_side(options.work, options.every)
+        theirs = sb3_side(__file__, options.work, "--every", str(options.every))
         ratios.append(ours / theirs)
         print(f"round {number}: {ours:,.0f} against {theirs:,.0f} steps/s, {ours / theirs:.2f} x")
     median = statistics.median(ratios)

@@ -46,9 +46,9 @@ class PartConfig:
     """Numbers: limit to plus and minus this."""
     dense: tuple[int, ...] = ()
     """Widths of dense layers of its own; in a set of entities they see one entity at a time."""
-    reduce: Literal["max", "mean", "none"] | None = None
-    """Of an array [entities, features] or a group of such: what is kept of all entities; none as
-    a word: all of them, side by side. Left out: max for a group with numbers of each entity."""
+    reduce: Literal["max", "mean", "keep"] | None = None
+    """Of an array [entities, features] or a group of such: what is kept of all entities; keep:
+    all of them, side by side. None: max for a group with numbers of each entity."""
 
     def __post_init__(self) -> None:
         require(
@@ -304,7 +304,7 @@ def check_part(path: str, config: PartConfig, space: spaces.Space) -> None:
         f"{name}.clip: only numbers are clipped, and this is a {told}",
     )
     require(
-        config.reduce in (None, "none") or entities_in(space) is not None,
+        config.reduce in (None, "keep") or entities_in(space) is not None,
         f"{name}.reduce: this {told} is no set of entities: numbers [N, F], codes [N] or [N, K]"
         " with equal counts in a column, or a group of such with one N",
     )

@@ -124,8 +124,8 @@ def test_entities_may_have_several_codes():
     torch.testing.assert_close(module(obs), expected)
 
 
-def test_none_as_a_word_keeps_all_entities_side_by_side():
-    module = encoder_of(UNITS, Encoding(parts={"": PartConfig(reduce="none")}))
+def test_all_entities_may_be_kept_side_by_side():
+    module = encoder_of(UNITS, Encoding(parts={"": PartConfig(reduce="keep")}))
     assert module.features == 4 * 5 + 4 * 3
 
 
@@ -235,3 +235,17 @@ def test_the_reference_network_has_the_parameters_it_should():
     assert size(network.policy_trunk.core) == 4_526_080
     assert size(network.head) == 131_200
     assert size(network) == 4_676_240
+
+
+def test_parts_are_told_as_json_and_come_back_the_same():
+    from rookery.config import from_values, resolve, to_values
+
+    text = '{"": {"reduce": "keep"}, "units/kind": {"embedding": 3, "dense": [4, 5]}}'
+    config = resolve("ppo", "CartPole-v1", {"net": {"parts": text}}).config
+    assert config.net.parts == {
+        "": PartConfig(reduce="keep"),
+        "units/kind": PartConfig(embedding=3, dense=(4, 5)),
+    }
+    assert from_values(to_values(config), {}) == config
+    with pytest.raises(BadInput, match=r"net\.parts\..*reduce.*max.*mean.*keep"):
+        resolve("ppo", "CartPole-v1", {"net": {"parts": '{"": {"reduce": "sum"}}'}})
