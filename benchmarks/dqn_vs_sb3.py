@@ -5,9 +5,9 @@
     python benchmarks/dqn_vs_sb3.py pong         # 8 environments, one batch of 32 per 4 steps
 
 Both learn plain one-step DQN with a target network and Huber's loss, and both play `--every` steps
-in each environment before the batches that are due for them. Each side runs in a process of its own,
-the sides take turns, and the median of the rounds' ratios is printed. Only steps after the warm-up,
-while both sides learn, are timed.
+in each environment before the batches that are due for them. Each side runs in a process of its
+own, the sides take turns, and the median of the rounds' ratios is printed. Only steps after the
+warm-up, while both sides learn, are timed.
 """
 
 from __future__ import annotations
