@@ -227,7 +227,8 @@ class ReplayAlgorithm(Algorithm):
 
     def statistics(self, batch: Batch) -> Tensor:
         """How many windows there are."""
-        return torch.tensor([batch.steps.mask.shape[1]], dtype=torch.float64, device=self.device)
+        count = batch.steps.mask.shape[1]
+        return torch.full((1,), count, dtype=torch.float64, device=self.device)
 
     def after_update(self, updates: int) -> None:
         self.target = followed(self.target, self.network, updates, self.config)

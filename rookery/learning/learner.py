@@ -80,6 +80,7 @@ class Learner:
         self.reduce_s = 0.0
         self.metric_names: list[str] = ["loss"]
         self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
+        self.norms, self.metrics = self.sums[0], self.sums[1:]
         self.counted = 0
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         """Rows, or windows of a replay, that were learned from, over all ranks."""
@@ -151,7 +152,7 @@ class Learner:
         self.metric_names = ["loss", *loss.metrics]
         # Detached: a metric with a history would tie the buffer into every later graph.
         values = torch.stack([loss.total, *loss.metrics.values()]).detach()
-        self.flat.spare[: len(values)] += values
+        self.flat.spare[: len(values)].add_(values)
         return loss.priorities
 
     def whole_gradient(self, batch: Batch, statistics: Tensor) -> Tensor | None:
@@ -210,9 +211,9 @@ class Learner:
         limit = self.algorithm.config.max_grad_norm
         if limit:
             self.flat.grad.mul_(limit / norm.clamp(min=limit))
-        self.sums[0] += norm
-        self.sums[1:] += self.flat.spare
-        self.samples += statistics[0]
+        self.norms.add_(norm)
+        self.metrics.add_(self.flat.spare)
+        self.samples.add_(statistics[0])
 
     def reduce(self, call: Callable[[Tensor], None], tensor: Tensor) -> None:
         """A reducer's call, timed."""

@@ -44,7 +44,7 @@ class Adam:
     def step(self) -> None:
         grad = self.values.grad
         assert grad is not None
-        self.state["step"] += 1
+        self.state["step"].add_(1)
         # One pass over memory instead of seven; what torch.optim.Adam(fused=True) calls.
         torch._fused_adam_(
             [self.values],

@@ -150,11 +150,11 @@ class Recorder(TorchDispatchMode):
             int(x) if isinstance(x, bool) and str(named.type) != "bool" else x
             for x, named in zip(args, operation._schema.arguments, strict=False)
         )
-        if operation is torch.ops.aten.detach.default:
-            # The same memory: known already.
-            return operation(*args)
-        slots = replaced(args, Tensor, self.slot_of), replaced(kwargs, Tensor, self.slot_of)
         results = operation(*args, **kwargs)
+        if operation.is_view and all(place(x) in self.slots for x in leaves(results, Tensor)):
+            # Seen that way before: a transposed transpose, a detached tensor, a slice taken twice.
+            return results
+        slots = replaced(args, Tensor, self.slot_of), replaced(kwargs, Tensor, self.slot_of)
         self.calls.append(Call(operation, *slots, replaced(results, Tensor, self.new_slot)))
         return results
 
