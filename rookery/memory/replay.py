@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
-from rookery.data.tree import Tree, map_batch, tree_map
+from rookery.data.tree import Tree, tree_map, tree_split
 from rookery.memory.budget import gigabytes, machine_bytes
 from rookery.memory.distributions import Distribution
 from rookery.memory.limiter import Limiter
@@ -111,13 +111,10 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
     if parts == 1:
         yield batch
         return
-    assert batch.keys is not None
-    assert batch.weight is not None
-    size = len(batch.keys) // parts
-    for start in range(0, len(batch.keys), size):
-        part = slice(start, start + size)
-        state = tree_map(lambda x, part=part: x[part], batch.state)
-        yield Batch(map_batch(batch.steps, part), state, batch.keys[part], batch.weight[part])
+    steps = tree_split(batch.steps, parts, 1)
+    rest = tree_split((batch.state, batch.keys, batch.weight), parts, 0)
+    for part, others in zip(steps, rest, strict=True):
+        yield Batch(part, *others)
 
 
 class Replay:
