@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,11 +46,19 @@ class Core(nn.Module):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Features [T, B, size] and the state after the last row."""
         hidden = tuple(part.unsqueeze(0) for part in state)
-        if self.parts == 1:
-            features, last = self.rnn(x, hidden[0])
-            return features, (last.squeeze(0),)
-        features, (h, c) = self.rnn(x, hidden)
-        return features, (h.squeeze(0), c.squeeze(0))
+        features, last = self.unrolled(x, hidden)
+        return features, tuple(part.squeeze(0) for part in last)
+
+    def unrolled(self, x: Any, hidden: State) -> tuple[Any, State]:
+        """Torch's own call, with the state [1, B, size] as a tuple whatever the kind.
+
+        On the CPU always in single precision: not every one has such cores in bfloat16.
+        """
+        if torch.is_autocast_enabled("cpu") and hidden[0].device.type == "cpu":
+            with torch.autocast("cpu", enabled=False):
+                return self.unrolled(x.float(), tuple(part.float() for part in hidden))
+        features, last = self.rnn(x, hidden if self.parts == 2 else hidden[0])
+        return features, last if self.parts == 2 else (last,)
 
     def window(self, x: Tensor, state: State, reset: Tensor | None) -> Tensor:
         """Features [T, B, size] of rows before some of which, marked in `reset` [T, B], the
@@ -76,9 +84,9 @@ class Core(nn.Module):
         )
         packed = pack_padded_sequence(parts.padded, lengths.cpu(), enforce_sorted=False)
         hidden = tuple(part.unsqueeze(0) for part in parts.first)
-        after = self.rnn(packed, hidden if self.parts == 2 else hidden[0])[1]
+        after = self.unrolled(packed, hidden)[1]
         ends = parts.sequence[rows - 1 :: rows]
-        return tuple(p.squeeze(0)[ends] for p in (after if self.parts == 2 else (after,)))
+        return tuple(part.squeeze(0)[ends] for part in after)
 
 
 class Stretches(NamedTuple):

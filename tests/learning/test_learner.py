@@ -215,6 +215,15 @@ def test_a_loaded_optimizer_goes_on_as_if_never_stopped(name):
     assert torch.equal(going.flat.values, resumed.flat.values)
 
 
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_large_core_learns_in_bfloat16_too(core):
+    """Beyond some size torch takes another implementation, which may not know bfloat16."""
+    net = NetConfig(hidden=(16,), core=core, core_size=512)
+    full, _ = one_update("fp32", net)
+    half, _ = one_update("bf16", net)
+    assert torch.nn.functional.cosine_similarity(full, half, 0) > 0.99
+
+
 def one_update(precision, net=None, compile=False):
     algorithm = ppo(net or NetConfig(hidden=(16,)), entropy_coef=0.01)
     torch.nn.init.normal_(algorithm.network.head.linear.weight, std=0.1)
