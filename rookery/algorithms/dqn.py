@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Collection, Spaces, register
-from rookery.algorithms.exploration import draw_for, epsilon_greedy, linear_epsilon
+from rookery.algorithms.exploration import epsilon_greedy, linear_epsilon
 from rookery.algorithms.off_policy import (
     ReplayAlgorithm,
     ReplayConfig,
@@ -118,13 +118,10 @@ class DQN(ReplayAlgorithm):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        draw = draw_for(explore, generator)
-        if not self.config.noisy:
-            return self.decided(obs, reward, state, draw, explore)
-        for layer in noisy_layers(self.network):
-            layer.quiet() if explore is None else layer.renew(generator)
-        # Not recorded: a layer's noise is a new tensor each time.
-        return self.choose(obs, reward, state, draw, explore)
+        if self.config.noisy:
+            for layer in noisy_layers(self.network):
+                layer.quiet() if explore is None else layer.renew(generator)
+        return super().act(obs, reward, state, generator, explore)
 
     def choose(
         self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None

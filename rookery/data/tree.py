@@ -48,14 +48,14 @@ def tree_split(tree: Tree, parts: int, axis: int) -> list[Tree]:
     """So many equal parts along an axis of every leaf."""
     if isinstance(tree, dict):
         columns = [tree_split(branch, parts, axis) for branch in tree.values()]
-        return [dict(zip(tree, row, strict=True)) for row in rows_of(columns, parts)]
+        return [dict(zip(tree, row, strict=True)) for row in side_by_side(columns, parts)]
     if isinstance(tree, tuple):
-        rows = rows_of([tree_split(branch, parts, axis) for branch in tree], parts)
+        rows = side_by_side([tree_split(branch, parts, axis) for branch in tree], parts)
         return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
     return list(tree.split(tree.shape[axis] // parts, axis))
 
 
-def rows_of(columns: list[list[Tree]], parts: int) -> list[tuple[Tree, ...]]:
+def side_by_side(columns: list[list[Tree]], parts: int) -> list[tuple[Tree, ...]]:
     """What the columns hold side by side; without a column, nothing, so many times."""
     return list(zip(*columns, strict=True)) if columns else [()] * parts
 

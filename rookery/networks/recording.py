@@ -25,6 +25,8 @@ REFUSED = {
 }
 """Operations that may go another way the next time."""
 
+PATIENCE = 10
+"""Calls of a kind before it is recorded, which takes as long as hundreds of them."""
 MAX_KINDS = 8
 MAX_BYTES = 16 << 20
 """Of larger inputs the bookkeeping is a small share, and recording keeps every result alive."""
@@ -188,17 +190,18 @@ class Recording:
         self.met = [recorder.tensors[slot.index].detach() for slot in recorder.inputs[given:]]
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
         self.names = [names.get(place(tensor)) for tensor in self.met]
-        self.modules = list(modules)
+        self.anchors = anchors(modules)
         self.trusted = False
 
     def follow(self, modules: Sequence[nn.Module]) -> None:
-        """Use the tensors of these modules from now on, where some were exchanged for others."""
-        if any(ours is not theirs for ours, theirs in zip(self.modules, modules, strict=True)):
+        """Use the tensors of these modules from now on, where some were exchanged or moved."""
+        found = anchors(modules)
+        if found != self.anchors:
             tensors = named_tensors(modules)
             for index, name in enumerate(self.names):
                 if name is not None:
                     self.met[index] = tensors[name].detach()
-            self.modules = list(modules)
+            self.anchors = found
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
@@ -239,6 +242,15 @@ def close(ours: Tensor, theirs: Tensor) -> bool:
     return torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)
 
 
+def anchors(modules: Sequence[nn.Module]) -> list[int]:
+    """Where the parameters of each module start in memory: they move together if at all."""
+    return [
+        first.data_ptr()
+        for first in (next(x.parameters(), None) for x in modules)
+        if first is not None
+    ]
+
+
 def named_tensors(modules: Sequence[nn.Module]) -> dict[tuple[int, str], Tensor]:
     """Parameters and buffers of all modules."""
     return {
@@ -251,11 +263,11 @@ def named_tensors(modules: Sequence[nn.Module]) -> dict[tuple[int, str], Tensor]
 class Recorded:
     """`function`, which takes and gives trees of tensors, done from a recording where possible.
 
-    The first call of a kind is computed as it is, the second is recorded while it is computed, the
-    third compares the recording with the computation; from the fourth the recording is run. What
-    reads values, draws random numbers, comes in too many kinds or disagrees is computed as it is
-    for ever, and `refused` says why. `modules` are those whose parameters the function uses: they
-    may be exchanged for others of the same shape.
+    The first calls of a kind are computed as they are. One is recorded while it is computed, the
+    next compares the recording with the computation; from then on the recording is run. What reads
+    values, draws random numbers, comes in too many kinds or disagrees is computed as it is for
+    ever, and `refused` says why. `modules` are those whose parameters the function uses: they may
+    be exchanged for others of the same shape.
     """
 
     def __init__(
@@ -265,8 +277,8 @@ class Recorded:
     ):
         self.function = function
         self.modules = modules
-        self.recordings: dict[Kind, Recording | None] = {}
-        """None: seen once."""
+        self.recordings: dict[Kind, Recording] = {}
+        self.seen: dict[Kind, int] = {}
         self.refused: str | None = None
 
     def __call__(self, *args: Any) -> Any:
@@ -287,13 +299,12 @@ class Recorded:
 
     def first_calls(self, kind: Kind, tensors: list[Tensor], args: Any) -> Any:
         """Compute, and record what has come before."""
-        if kind not in self.recordings:
-            if len(self.recordings) == MAX_KINDS:
-                self.refuse("there are too many kinds of inputs")
-            elif sum(x.nbytes for x in tensors) > MAX_BYTES:
-                self.refuse("the inputs are large")
-            else:
-                self.recordings[kind] = None
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        if len(self.seen) > MAX_KINDS:
+            self.refuse("there are too many kinds of inputs")
+        elif sum(x.nbytes for x in tensors) > MAX_BYTES:
+            self.refuse("the inputs are large")
+        if self.refused or self.seen[kind] <= PATIENCE:
             return self.function(*args)
         recorder = Recorder(tensors)
         with recorder:
@@ -311,6 +322,7 @@ class Recorded:
         """Compute as it is from now on."""
         self.refused = reason
         self.recordings.clear()
+        self.seen.clear()
 
 
 def recorded(

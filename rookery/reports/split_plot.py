@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rookery.runs.files import writing
-from rookery.runs.table import Row, read_rows
+from rookery.runs.table import Row, number, read_rows
 
 LEARNER = ("learn", "reduce", "wait")
 ACTOR = ("env", "inference", "transfer")
@@ -43,12 +43,6 @@ def bars(rows: Sequence[Row]) -> Bars:
 def with_rest(spent: dict[str, float], passed: float) -> dict[str, float]:
     """With what is left of the time that passed."""
     return spent | {"other": max(0.0, passed - sum(spent.values()))}
-
-
-def number(row: Row, name: str) -> float:
-    """A column as a number; 0 where it is empty."""
-    value = row.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def draw(run: Path, picture: Path) -> None:

@@ -48,6 +48,11 @@ def cell(value: Number | None) -> str:
     return format(float(value), ".10g")
 
 
+def number(row: Row, name: str) -> float:
+    """A cell, 0 where it is empty."""
+    return float(row.get(name) or 0)
+
+
 def parse(text: str) -> Number | None:
     """The number in a cell; None for an empty cell or one that holds no number."""
     for kind in (int, float):

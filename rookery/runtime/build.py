@@ -22,7 +22,7 @@ from rookery.memory.replay import Replay
 from rookery.runs import checkpoint
 from rookery.runs.run import machine
 from rookery.runtime import ranks
-from rookery.runtime.compute import cores_each, device_of, useful_threads
+from rookery.runtime.compute import cores_each, device_of, is_small, useful_threads
 from rookery.runtime.crew import Crew, Weights
 from rookery.runtime.loop import Backend
 from rookery.runtime.progress import Progress
@@ -118,7 +118,7 @@ def crew_of(parts: Parts, actors: int, cores: int, step: int, tell: Tell) -> Thr
     )
     # Networks for vectors compute for microseconds at a time. Threads that do so at once hand the
     # interpreter back and forth after every operation; taking turns they need not.
-    small = useful_threads(spaces_of(parts.env), 2) == 1
+    small = is_small(spaces_of(parts.env))
     turn = threading.Lock() if small else None
     devices = [device_of(name) for name in config.act_device.split(",")]
     threads = engine_threads(config, cores)

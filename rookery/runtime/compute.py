@@ -35,10 +35,15 @@ def cores_each(ranks_here: int) -> int:
     return max(1, int(machine()["cores"]) // ranks_here)
 
 
+def is_small(spaces: Spaces) -> bool:
+    """Whether a network for these spaces costs more to call than to compute: those for vectors."""
+    return not has_images(spaces.obs)
+
+
 def useful_threads(spaces: Spaces, cores: int) -> int:
-    """Threads that make a network faster: all its cores for images; for vectors one, as small
-    products lose more by waiting for each other than they gain."""
-    return cores if has_images(spaces.obs) else 1
+    """Threads that make a network faster: small products lose more by waiting for each other than
+    they gain."""
+    return 1 if is_small(spaces) else cores
 
 
 def keep_freed_memory() -> None:

@@ -50,7 +50,7 @@ class Journal:
         self.saved_at: int | None = None
         self.before: tuple[float, int, float] = (0.0, self.first_step, 0.0)
         self.times_before = dict.fromkeys(TIMES, 0.0)
-        self.input_bytes: int | None = None
+        self.input_told = False
         self.first: Mark | None = None
         self.last: Mark | None = None
         self.measured_from: Mark | None = None
@@ -94,9 +94,9 @@ class Journal:
         metrics = parts.learner.take_metrics()
         if self.run is None:
             return
-        if self.input_bytes is None and parts.learner.input_bytes is not None:
-            self.input_bytes = parts.learner.input_bytes
-            self.announce(f"input: {self.input_bytes / 1e6:,.3f} MB a batch")
+        if not self.input_told and parts.learner.input_bytes is not None:
+            self.input_told = True
+            self.announce(f"input: {parts.learner.input_bytes / 1e6:,.3f} MB a batch")
         columns = parts.progress.report() | self.speeds(parts, shares)
         columns |= metrics | {"learning_rate": parts.learner.learning_rate} | gauges()
         columns |= self.scores

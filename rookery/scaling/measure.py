@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rookery.errors import RookeryError
-from rookery.runs.table import Row
+from rookery.runs.table import Row, number
 
 WARM_UP = 0.3
 """Share of a run's seconds that is left out."""
 FIRST_UPDATES = 3
-"""Updates until learning is under way: recording one of them takes seconds."""
+"""Updates until learning is under way: the first are slow."""
 
 
 class Measured(NamedTuple):
@@ -52,11 +52,6 @@ def steady(rows: Sequence[Row]) -> Measured:
         for before, row in itertools.pairwise(counted)
     )
     return Measured(steps / passed, shares, busy / passed)
-
-
-def number(row: Row, name: str) -> float:
-    """A cell, 0 where it is empty."""
-    return float(row.get(name) or 0)
 
 
 def combine(runs: Sequence[Measured]) -> Measured:

@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from rookery.networks.recording import MAX_BYTES, MAX_KINDS, Recorded
+from rookery.networks import recording
+from rookery.networks.flat import FlatParameters
+from rookery.networks.recording import MAX_BYTES, MAX_KINDS, PATIENCE, Recorded
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """A kind is recorded when it comes for the second time."""
+    monkeypatch.setattr(recording, "PATIENCE", 1)
 
 
 class Eager:
@@ -106,6 +114,32 @@ def test_an_exchanged_module_is_followed():
         modules[0][0].weight.mul_(2)
     assert torch.equal(recorded(x), modules[0](x))
     assert not torch.equal(recorded(x), before)
+
+
+def test_parameters_that_move_are_followed():
+    """A learner gathers them into one tensor."""
+    network = a_network()
+    recorded = Recorded(lambda x: network(x).detach(), lambda: [network])
+    x = torch.randn(4, 3)
+    for _ in range(5):
+        recorded(x)
+    flat = FlatParameters(network, torch.device("cpu"))
+    with torch.no_grad():
+        flat.values.mul_(2)
+    assert torch.equal(recorded(x), network(x))
+    assert recorded.refused is None
+
+
+def test_a_short_run_is_not_recorded(monkeypatch):
+    monkeypatch.setattr(recording, "PATIENCE", PATIENCE)
+    eager = Eager(lambda x: x + 1)
+    recorded = Recorded(eager)
+    for _ in range(PATIENCE):
+        recorded(torch.ones(3))
+    assert not recorded.recordings
+    for _ in range(10):
+        assert recorded(torch.ones(3)).tolist() == [2, 2, 2]
+    assert eager.calls == PATIENCE + 2
 
 
 def test_a_module_may_be_exchanged_before_the_recording_is_compared():
@@ -241,8 +275,8 @@ def test_other_threads_are_not_recorded():
     recorded = Recorded(learn)
     x = torch.full((3,), 2.0)
     assert [recorded(x).tolist() for _ in range(5)] == [[2, 2, 2]] * 5
-    (recording,) = recorded.recordings.values()
-    assert str(recording.run.graph).count("aten::") == 1
+    (found,) = recorded.recordings.values()
+    assert str(found.run.graph).count("aten::") == 1
 
 
 def test_recording_does_not_load_torchs_compiler():
@@ -251,8 +285,9 @@ def test_recording_does_not_load_torchs_compiler():
 import sys, torch
 from rookery.networks.recording import Recorded
 recorded = Recorded(lambda x: (x + 1).float() * 2)
-for _ in range(5):
+for _ in range(14):
     recorded(torch.ones(3))
+assert recorded.recordings
 assert recorded.refused is None
 print(sorted(name for name in sys.modules if name.startswith(("torch._dynamo", "sympy"))))
 """

@@ -11,13 +11,15 @@ from rookery.runtime.build import build
 REPLAY = {"capacity": 2_000, "warm_up": 50, "samples_per_insert": 4, "target_period": 3}
 
 
-def learner_after(algorithm, rounds, recorded, net=None, **algo):
+def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
     settings = {"envs": 4, "backend": "serial", "threads": 1, "net": net or {}, "algo": algo}
+    settings["learner"] = {"micro_batches": parts}
     config = resolve(algorithm, "CartPole-v1", settings, use_preset=False).config
     built = build(config, Alone(), CPU)
     learner = built.parts.learner
     if not recorded:
         learner.at_once = learner.whole_gradient
+        learner.accumulate = learner.add_gradient
     for _ in range(rounds):
         built.backend.advance()
     built.backend.close()
@@ -42,6 +44,19 @@ def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
     assert recorded.updates == plain.updates
     assert torch.equal(recorded.flat.values, plain.flat.values)
     assert recorded.take_metrics() == plain.take_metrics()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "parts", "algo"),
+    [("dqn", 2, REPLAY), ("ppo", 1, {"rollout_steps": 16}), ("ppo", 3, {"rollout_steps": 16})],
+)
+def test_gradients_added_from_recordings_are_the_same(algorithm, parts, algo):
+    rounds = 60 if algorithm == "dqn" else 4
+    plain = learner_after(algorithm, rounds, False, parts=parts, **algo)
+    recorded = learner_after(algorithm, rounds, True, parts=parts, **algo)
+    assert recorded.accumulate.refused is None
+    assert any(recording.trusted for recording in recorded.accumulate.recordings.values())
+    assert torch.equal(recorded.flat.values, plain.flat.values)
 
 
 def test_noise_in_the_weights_is_drawn_anew_every_time():
