@@ -21,6 +21,53 @@ from rookery.networks.build import NetConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class RayConfig:
+    """What the roles of a run take of a Ray cluster, and what is done when it fails them."""
+
+    actor_cpus: float = 1.0
+    """CPUs of each actor."""
+    actor_gpus: float = 0.0
+    """GPUs of each actor, or a fraction of one."""
+    learner_cpus: float | None = None
+    """CPUs of each learner; none: one where actors play meanwhile, else those that actors leave
+    idle."""
+    learner_gpus: float | None = None
+    """GPUs of each learner, or a fraction of one; none: one if the device is or may be a GPU."""
+    learner_resource: str | None = None
+    """Learners go only to nodes that were started with this custom resource."""
+    replay_shards: int | None = None
+    """Parts a replay memory is cut into, beside the learners; none: one for each learner."""
+    learner_restarts: int = 3
+    """How often learners or replay shards that were lost are started anew."""
+    start_seconds: float = 120.0
+    """How long to wait for a place in the cluster, and for what is placed to be ready."""
+    status_seconds: float = 30.0
+    """Time between tables of who does what; 0: none."""
+
+    def __post_init__(self) -> None:
+        for name in ("actor_cpus", "actor_gpus", "learner_cpus", "learner_gpus", "status_seconds"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"ray.{name} must be 0 or more, got {value}")
+        for name in ("actor_gpus", "learner_gpus"):
+            value = getattr(self, name) or 0
+            require(
+                value <= 1 or value == int(value),
+                f"ray.{name} must be a whole number or a fraction of one, got {value}",
+            )
+        require(
+            self.replay_shards is None or self.replay_shards >= 1,
+            f"ray.replay_shards must be at least 1, got {self.replay_shards}",
+        )
+        require(
+            self.learner_restarts >= 0,
+            f"ray.learner_restarts must be 0 or more, got {self.learner_restarts}",
+        )
+        require(
+            self.start_seconds > 0, f"ray.start_seconds must be positive, got {self.start_seconds}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A run, fully described."""
 
@@ -32,20 +79,23 @@ class RunConfig:
     """Agent steps over all actors."""
     seed: int = 1
     """Seeds everything."""
-    backend: Literal["auto", "serial", "threads", "ranks"] = "auto"
+    backend: Literal["auto", "serial", "threads", "ranks", "ray"] = "auto"
     """Where actors and learners run; auto: threads for apex and r2d2 on Atari or with several
     actors, ranks for several actors of other algorithms, serial otherwise."""
-    actors: int | None = None
-    """Actors, each with its own environments; none: one, or on ranks and threads one for every
-    core."""
+    actors: int | Literal["auto"] = "auto"
+    """Actors, each with its own environments; auto: one, or on ranks and threads one for every
+    core, or on ray as many as the cluster has CPUs for, also when nodes come and go."""
+    learners: int = 1
+    """Learners on ray: each learns from the experience of its share of the actors, and their
+    gradients are summed."""
     envs: int = 8
     """Environments of each actor."""
     device: str = "auto"
     """Where the network lives: auto, cpu, cuda or cuda:N."""
     act_device: str = "cpu"
-    """Where actors on threads run their networks; a list with commas is dealt out in turn."""
+    """Where actors on threads or ray compute; a list with commas is dealt out in turn."""
     actor_restarts: int = 3
-    """How often an actor on threads that failed is started anew."""
+    """How often each actor on threads or ray that failed or was lost is started anew."""
     threads: int | None = None
     """CPU threads of each process; none: its share of the cores for images, one for vectors."""
     compile: bool = False
@@ -78,14 +128,17 @@ class RunConfig:
     """The environment's preprocessing."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     """How updates are computed."""
+    ray: RayConfig = field(default_factory=RayConfig)
+    """What is asked of a Ray cluster."""
 
     def __post_init__(self) -> None:
         for name in (
-            *("env_steps", "actors", "envs", "threads"),
+            *("env_steps", "actors", "learners", "envs", "threads"),
             *("checkpoint_steps", "eval_steps", "eval_episodes"),
         ):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{name} must be at least 1, got {value}")
+            bad = isinstance(value, int) and value < 1
+            require(not bad, f"{name} must be at least 1, got {value}")
         for name in ("seed", "actor_restarts", "warm_up_updates"):
             value = getattr(self, name)
             require(value >= 0, f"{name} must be 0 or more, got {value}")
@@ -102,12 +155,25 @@ class RunConfig:
         )
         require(
             self.backend != "threads" or algorithm_class(self.algorithm).asynchronous,
-            f"backend=threads: {self.algorithm} learns in turn with its actors; use serial or"
-            " ranks",
+            f"backend=threads: {self.algorithm} learns in turn with its actors; use serial, ranks"
+            " or ray",
         )
         require(
-            self.backend != "serial" or self.actors in (None, 1),
+            self.backend != "serial" or self.actors in ("auto", 1),
             f"backend=serial has one actor, got actors={self.actors}; use another --backend",
+        )
+        require(
+            self.learners == 1 or self.backend == "ray",
+            f"learners={self.learners} needs --backend ray; on ranks every rank learns",
+        )
+        require(
+            self.actors == "auto" or self.learners <= self.actors,
+            f"learners={self.learners} is more than one for each of actors={self.actors}",
+        )
+        require(
+            self.ray.replay_shards is None or self.ray.replay_shards >= self.learners,
+            f"ray.replay_shards={self.ray.replay_shards} is less than one for each of"
+            f" learners={self.learners}",
         )
 
     @property
@@ -115,7 +181,7 @@ class RunConfig:
         """The backend, chosen for the algorithm and the environment where none is named."""
         if self.backend != "auto":
             return self.backend
-        several = (self.actors or 1) > 1
+        several = self.actors != "auto" and self.actors > 1
         if algorithm_class(self.algorithm).asynchronous:
             return "threads" if several or plays_atari(self.environment) else "serial"
         return "ranks" if several else "serial"

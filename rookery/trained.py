@@ -14,7 +14,7 @@ from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
-from rookery.runtime.build import make_algorithm
+from rookery.runtime.making import make_algorithm
 from rookery.runtime.state import load_moments, load_weights, spaces_of
 
 EVALUATION_LANES = 16
@@ -67,7 +67,7 @@ class TrainedRun(Run):
         settings = self.settings
         env = self.make_env(1)
         device = torch.device("cpu")
-        algorithm = make_algorithm(settings, env, device)
+        algorithm = make_algorithm(settings, spaces_of(env), device)
         load_weights(algorithm, self.saved.tensors)
         env.close()
         return Policy(algorithm, spaces_of(env), device, preprocess_of(env), greedy, seed, epsilon)

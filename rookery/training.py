@@ -20,13 +20,15 @@ from rookery.reports import require_matplotlib, split_plot
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks
-from rookery.runtime.build import Tell, actor_count, build, make_algorithm
+from rookery.runtime.backend import Setup, Tell
+from rookery.runtime.build import build
 from rookery.runtime.compute import cores_each, device_of, keep_freed_memory
 from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
 from rookery.runtime.launch import CONSOLE, launch
 from rookery.runtime.loop import run as run_loop
-from rookery.runtime.state import Parts, load_moments, load_weights
+from rookery.runtime.making import make_algorithm
+from rookery.runtime.state import Parts, load_moments, load_weights, spaces_of
 from rookery.trained import TrainedRun
 
 
@@ -94,7 +96,7 @@ def carry_out(
             f'environment: "{config.environment}" is registered in this process only; for ranks'
             " name it as package.module:EnvId",
         )
-        count = config.actors or int(machine()["cores"])
+        count = int(machine()["cores"]) if config.actors == "auto" else config.actors
         transport = ranks.transport_for(config.learner.transport, device_of(config.device), None)
         threads = config.threads or cores_each(count)
         run = open_run()
@@ -116,12 +118,12 @@ def carry_out_as_rank(
     """The part of a rank that mpirun, torchrun or srun started; the run's folder."""
     try:
         require(
-            config.backend not in ("serial", "threads"),
+            config.backend not in ("serial", "threads", "ray"),
             f"backend={config.backend} under {where.launcher} with {where.world} ranks; use"
             " --backend ranks",
         )
         require(
-            config.actors in (None, where.world),
+            config.actors in ("auto", where.world),
             f"actors={config.actors}, but {where.launcher} started {where.world} ranks; leave it"
             " out",
         )
@@ -180,6 +182,7 @@ def fit(
         console,
         # mpirun gives its ranks a terminal of their own even where its output is a file.
         plain=reducer.world > 1 and os.environ.get(CONSOLE) is None,
+        status_s=config.ray.status_seconds,
     )
     told.append(journal.tell)
     if saved is not None:
@@ -187,8 +190,9 @@ def fit(
     examiner = Examiner(config.eval_steps, config.eval_episodes, config.eval_epsilon)
     folder = run.path / "profile" if run is not None and config.profile else None
     profile = Profile(folder)
+    setup = backend.setup()
     try:
-        journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts)}")
+        journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts, setup)}")
         if line := parts.memory.describe():
             journal.announce(line)
         if saved is not None:
@@ -204,7 +208,7 @@ def fit(
         split_plot.draw(path, folder / "split.png")
         journal.announce(f"profile: {folder}")
     if run is not None:
-        run.write_result(result(status, parts, journal))
+        run.write_result(result(status, parts, setup, journal))
     reducer.close()
 
 
@@ -219,27 +223,23 @@ def check_fits(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
     """Raise unless a run of this config can go on from the checkpoint."""
     env = make_env(config.environment, config.env)
     cpu = torch.device("cpu")
-    algorithm = make_algorithm(config, env, cpu)
+    algorithm = make_algorithm(config, spaces_of(env), cpu)
     load_weights(algorithm, saved.tensors)
     Learner(algorithm, config.learner, Alone(), cpu).load_optimizer(saved.tensors["optimizer"])
     load_moments(env, saved.tensors.get("normalizer", {}))
     env.close()
 
 
-def describe(parts: Parts) -> str:
+def describe(parts: Parts, setup: Setup) -> str:
     """Where and how a run computes, in a line."""
-    config, world = parts.config, parts.reducer.world
-    backend = f"ranks x {world} over {parts.reducer.name}" if world > 1 else config.chosen_backend
-    if backend == "threads":
-        backend = f"threads x {actor_count(config)}"
     weights = sum(p.numel() for p in parts.algorithm.network.parameters())
     return (
-        f"{backend}, {config.envs} environments each ({parts.env.engine}),"  # type: ignore[attr-defined]
-        f" {torch.get_num_threads()} threads, {parts.learner.device}, {weights:,} weights"
+        f"{setup.line}, {parts.config.envs} environments each ({parts.env.engine}),"  # type: ignore[attr-defined]
+        f" {setup.threads} threads, {setup.device}, {weights:,} weights"
     )
 
 
-def result(status: str, parts: Parts, journal: Journal) -> dict[str, Any]:
+def result(status: str, parts: Parts, setup: Setup, journal: Journal) -> dict[str, Any]:
     """What result.json says."""
     progress = parts.progress
     seconds = max(progress.elapsed(), 1e-9)
@@ -253,10 +253,10 @@ def result(status: str, parts: Parts, journal: Journal) -> dict[str, Any]:
         **{k: v for k, v in journal.last_report.items() if k in ("loss", "entropy", "grad_norm")},
         "seed": parts.config.seed,
         "backend": "ranks" if parts.reducer.world > 1 else parts.config.chosen_backend,
-        "transport": parts.reducer.name,
-        "ranks": parts.reducer.world,
-        "device": str(parts.learner.device),
-        "threads": torch.get_num_threads(),
+        "transport": setup.transport,
+        "ranks": setup.ranks,
+        "device": setup.device,
+        "threads": setup.threads,
         **machine(),
         "pid": os.getpid(),
         "versions": versions(),

@@ -19,7 +19,8 @@ from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.reports import require_matplotlib, scaling_plot
 from rookery.runs.run import default_name, machine
-from rookery.runtime.build import make_algorithm
+from rookery.runtime.making import make_algorithm
+from rookery.runtime.state import spaces_of
 from rookery.scaling.points import Mode, Point, every_point, parse_points, plan_studies
 from rookery.scaling.predict import Coupling
 from rookery.scaling.study import Study
@@ -127,7 +128,7 @@ def settle(told: Mapping[str, Any], point: Point) -> RunConfig:
 def check_environment(config: RunConfig) -> None:
     """BadInput unless the algorithm can play in the environment."""
     env = make_env(config.environment, config.env)
-    make_algorithm(config, env, torch.device("cpu"))
+    make_algorithm(config, spaces_of(env), torch.device("cpu"))
     env.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Options:
     """Tuned settings by name; none: those for this algorithm and environment, if any."""
     no_preset: bool = False
     """Start from the defaults even where there is a preset."""
+    ray_address: str | None = None
+    """HOST:PORT of the Ray cluster to join with --backend ray; none: RAY_ADDRESS, or a Ray of the
+    run's own on this machine."""
     json: bool = False
     """Print the result as one JSON object on standard output."""
 
@@ -57,6 +61,8 @@ def main(args: Sequence[str]) -> int:
     told = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
     options = from_dict(Options, told)
     check(options, told)
+    if options.ray_address is not None:
+        os.environ["RAY_ADDRESS"] = options.ray_address
     return tell(train(names, values, nest(given), options), options.json)
 
 

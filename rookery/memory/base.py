@@ -11,7 +11,19 @@ from torch import Tensor
 from rookery.data.steps import Batch, Segment
 
 
-class Memory(Protocol):
+class Ledger(Protocol):
+    """What a memory tells of itself."""
+
+    def take_report(self, seconds: float) -> dict[str, float]:
+        """What is worth reporting of the `seconds` since the last call."""
+        ...
+
+    def describe(self) -> str | None:
+        """A line about the memory it will take, if that is worth one."""
+        ...
+
+
+class Memory(Ledger, Protocol):
     """Where experience goes, and batches come from."""
 
     generator: torch.Generator
@@ -26,12 +38,4 @@ class Memory(Protocol):
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """Take the new priorities of a batch's windows."""
-        ...
-
-    def take_report(self, seconds: float) -> dict[str, float]:
-        """What is worth reporting of the `seconds` since the last call."""
-        ...
-
-    def describe(self) -> str | None:
-        """A line about the memory it will take, if that is worth one."""
         ...

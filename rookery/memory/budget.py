@@ -19,6 +19,13 @@ def rows_within(capacity: int | str, row_bytes: float) -> int:
     return int(capacity_bytes(capacity) / row_bytes)
 
 
+def share_of_capacity(capacity: int | str, parts: int) -> int | str:
+    """One of so many equal parts of a capacity."""
+    if isinstance(capacity, int):
+        return capacity // parts
+    return f"{capacity_bytes(capacity) / parts / 1e3:.3f}KB"
+
+
 def check_capacity(capacity: int | str) -> None:
     """Raise unless a capacity is a positive number of rows or of bytes."""
     size = capacity if isinstance(capacity, int) else capacity_bytes(capacity)

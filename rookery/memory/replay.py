@@ -322,16 +322,24 @@ class Replay:
         totals = (self.limiter.inserted, self.limiter.sampled, self.trained)
         rates = [(now - before) / seconds for now, before in zip(totals, self.told, strict=True)]
         self.told = totals
-        age = self.age_sum / self.drawn if self.drawn else 0.0
-        self.age_sum, self.drawn = 0.0, 0
-        filled = np.minimum(self.head, self.ring.rows).mean() / self.ring.rows
         return {
             "added_per_second": rates[0],
             "sampled_per_second": rates[1],
             "trained_per_second": rates[2],
-            "replay_fill": float(filled),
-            "replay_age_mean": age,
+            "replay_fill": self.fill,
+            "replay_age_mean": self.take_age(),
         }
+
+    @property
+    def fill(self) -> float:
+        """The share of its rows that are written."""
+        return float(np.minimum(self.head, self.ring.rows).mean() / self.ring.rows)
+
+    def take_age(self) -> float:
+        """How many environment steps old what was drawn since the last call was, on average."""
+        age = self.age_sum / self.drawn if self.drawn else 0.0
+        self.age_sum, self.drawn = 0.0, 0
+        return age
 
     def describe(self) -> str:
         """The memory that will be taken, in a line."""

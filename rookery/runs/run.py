@@ -90,6 +90,11 @@ class Run:
         return self.path / "stop"
 
     @property
+    def status_path(self) -> Path:
+        """The newest table of who does what, on a cluster."""
+        return self.path / "status.txt"
+
+    @property
     def progress_path(self) -> Path:
         """The reports, a row each."""
         return self.path / "progress.csv"

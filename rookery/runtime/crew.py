@@ -48,12 +48,11 @@ class Player:
         self.flat = FlatParameters(actor.algorithm.network, actor.device)
         self.version = -1
 
-    def refresh(self, weights: Weights) -> None:
-        """Take the newest weights."""
-        newest = weights.newest
-        if newest.version != self.version:
-            self.flat.copy_from(newest.values)
-            self.version = newest.version
+    def take(self, version: int, values: Tensor) -> None:
+        """Play with these weights from now on."""
+        if version != self.version:
+            self.flat.copy_from(values)
+            self.version = version
 
 
 class ActorThread(threading.Thread):
@@ -108,7 +107,7 @@ class ActorThread(threading.Thread):
                 continue
             self.wait_s += time.perf_counter() - start
             actor = self.player.actor
-            self.player.refresh(crew.weights)
+            self.player.take(*crew.weights.newest)
             segment = actor.collect(crew.env_steps)
             crew.memory.add(actor.algorithm.prepare(segment), self.number)
             lag = crew.weights.newest.version - self.player.version

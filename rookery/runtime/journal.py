@@ -11,6 +11,7 @@ from typing import NamedTuple, TextIO
 from torch import Tensor
 
 from rookery.runs import checkpoint
+from rookery.runs.files import write_text
 from rookery.runs.run import Run
 from rookery.runs.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
 from rookery.runtime.progress import Progress, Share
@@ -43,8 +44,13 @@ class Journal:
         resumed_at: int | None = None,
         console: TextIO | None = None,
         plain: bool = False,
+        status_s: float = 0.0,
     ):
         self.run = run
+        self.env_steps = env_steps
+        self.plain = plain
+        self.status_s = status_s
+        self.show_at = time.monotonic() + status_s
         self.keep_checkpoints = keep_checkpoints
         self.first_step = resumed_at or 0
         self.saved_at: int | None = None
@@ -62,13 +68,21 @@ class Journal:
         self.best: tuple[int, float] | None = None
         if run is not None:
             self.console = console or sys.stdout
-            self.sinks = Sinks(
-                [
-                    CsvSink(run.progress_path, resumed_at),
-                    TensorBoardSink(run.path, resumed_at),
-                    ConsoleSink(env_steps, self.console, first_step=self.first_step, plain=plain),
-                ]
-            )
+            self.sinks = self.open_sinks(resumed_at)
+
+    def open_sinks(self, resumed_at: int | None) -> Sinks:
+        """Where reports go, without those past the step a run goes on from."""
+        assert self.run is not None
+        console = ConsoleSink(
+            self.env_steps, self.console, first_step=resumed_at or 0, plain=self.plain
+        )
+        return Sinks(
+            [
+                CsvSink(self.run.progress_path, resumed_at),
+                TensorBoardSink(self.run.path, resumed_at),
+                console,
+            ]
+        )
 
     def begin(self, parts: Parts) -> None:
         """Note where this sitting starts."""
@@ -170,6 +184,35 @@ class Journal:
             return False
         self.run.stop_path.unlink()
         return True
+
+    def show(self, status: Callable[[], str | None]) -> None:
+        """Show a table of who does what, and keep the newest in a file, if it is time for one."""
+        now = time.monotonic()
+        if self.run is None or not self.status_s or now < self.show_at:
+            return
+        self.show_at = now + self.status_s
+        if (table := status()) is not None:
+            write_text(self.run.status_path, table + "\n")
+            print(table, file=self.console, flush=True)
+
+    def newest_checkpoint(self) -> checkpoint.Checkpoint:
+        """What the run can go back to."""
+        assert self.run is not None
+        return checkpoint.newest_whole(self.run.checkpoints)
+
+    def rewind(self, parts: Parts, saved: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint in the middle of a sitting: what was reported after it goes."""
+        assert self.run is not None
+        parts.progress.rewind(saved.meta)
+        self.pending = None
+        self.saved_at = saved.step
+        self.before = parts.progress.elapsed(), saved.step, self.before[2]
+        self.best = saved.meta.get("best")
+        self.last = mark_of(parts)
+        self.measured_from = None
+        self.first = self.last
+        self.sinks.close()
+        self.sinks = self.open_sinks(saved.step)
 
     def log(self, line: str) -> None:
         """Add a line to the run's log."""

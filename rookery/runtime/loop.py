@@ -5,75 +5,34 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
-
-from torch import Tensor
+from contextlib import contextmanager
 
 from rookery.diagnostics.profiling import Profile
 from rookery.errors import EnvironmentFailure
+from rookery.runtime.backend import Backend, LearnerLost
 from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
-from rookery.runtime.progress import Share
 from rookery.runtime.state import Parts, check_agreement, tensors_of
-
-
-class Backend(Protocol):
-    """Plays and learns."""
-
-    def begin(self) -> None:
-        """Start what goes on in the background."""
-        ...
-
-    def advance(self) -> None:
-        """Do a part of the work, for a moment."""
-        ...
-
-    def exchange(self, interrupted: bool) -> list[Share]:
-        """What was done since the last call, by every rank or every actor."""
-        ...
-
-    def gauges(self) -> dict[str, float]:
-        """What is worth reporting of the actors at this moment."""
-        ...
-
-    def random_state(self) -> dict[str, Tensor]:
-        """States of random generators that belong to a checkpoint."""
-        ...
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Nobody plays meanwhile."""
-        ...
-
-    def close(self) -> None:
-        """End what goes on in the background."""
-        ...
 
 
 def run(
     parts: Parts, backend: Backend, journal: Journal, examiner: Examiner, profile: Profile
 ) -> str:
     """Play and learn until the run is over; why it is."""
-    config, progress = parts.config, parts.progress
-    every = config.checkpoint_steps or max(1, config.env_steps // 10)
     with interrupts() as interrupt:
         try:
             journal.begin(parts)
             backend.begin()
-            while (ending := progress.ending(config)) is None:
-                before = progress.env_steps
-                parts.learner.set_progress(before / config.env_steps)
-                backend.advance()
-                profile.round(warm=parts.learner.updates >= config.warm_up_updates)
-                shares = backend.exchange(interrupt.is_set() or journal.asked_to_stop())
-                progress.take(shares, parts.learner.updates)
-                examined = examiner.due(before, progress.env_steps)
-                if examined and parts.reducer.rank == 0:
-                    with backend.paused():
-                        journal.note_scores(progress.env_steps, examiner.scores(parts))
-                journal.report(parts, shares, backend.gauges)
-                if examined or progress.env_steps // every > before // every:
+            if backend.recovers and journal.first_step == 0:
+                save(parts, backend, journal)
+            while True:
+                try:
+                    while (ending := parts.progress.ending(parts.config)) is None:
+                        go_round(parts, backend, journal, examiner, profile, interrupt)
                     save(parts, backend, journal)
+                    return ending
+                except LearnerLost as lost:
+                    go_back(parts, backend, journal, lost)
         except EnvironmentFailure:
             # The weights are those of the last whole update: worth keeping. Other ranks cannot
             # be asked for theirs now, so only this one's random state is saved.
@@ -83,21 +42,57 @@ def run(
         finally:
             profile.close()
             backend.close()
-    if journal.saved_at != progress.env_steps:
+
+
+def go_round(
+    parts: Parts,
+    backend: Backend,
+    journal: Journal,
+    examiner: Examiner,
+    profile: Profile,
+    interrupt: threading.Event,
+) -> None:
+    """Play and learn for a moment, and see to what is due then."""
+    config, progress = parts.config, parts.progress
+    every = config.checkpoint_steps or max(1, config.env_steps // 10)
+    before = progress.env_steps
+    parts.learner.set_progress(before / config.env_steps)
+    backend.advance()
+    profile.round(warm=parts.learner.updates >= config.warm_up_updates)
+    shares = backend.exchange(interrupt.is_set() or journal.asked_to_stop())
+    progress.take(shares, parts.learner.updates)
+    examined = examiner.due(before, progress.env_steps)
+    if examined and parts.reducer.rank == 0:
+        with backend.paused():
+            backend.catch_up()
+            journal.note_scores(progress.env_steps, examiner.scores(parts))
+    journal.report(parts, shares, backend.gauges)
+    journal.show(backend.status)
+    if examined or progress.env_steps // every > before // every:
         save(parts, backend, journal)
-    return ending
 
 
 def save(parts: Parts, backend: Backend, journal: Journal) -> None:
     """Write a checkpoint of everything that goes on; all ranks take part."""
     if journal.saved_at == parts.progress.env_steps:
         return
+    backend.catch_up()
     ranks = parts.reducer.gather(backend.random_state())
     check_agreement(parts)
     journal.saved_at = parts.progress.env_steps
     if parts.reducer.rank == 0:
         states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
         journal.save(parts.progress, tensors_of(parts, states))
+
+
+def go_back(parts: Parts, backend: Backend, journal: Journal, lost: LearnerLost) -> None:
+    """Go on from the newest checkpoint with new learners."""
+    saved = journal.newest_checkpoint()
+    journal.tell(
+        f"{lost}; going back from step {parts.progress.env_steps:,} to {saved.step:,}", lost.details
+    )
+    backend.recover(saved)
+    journal.rewind(parts, saved)
 
 
 @contextmanager

@@ -138,6 +138,14 @@ class Progress:
             "lengths": list(self.lengths),
         }
 
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Go back to what `state` returned earlier in this sitting; time goes on."""
+        seconds, before = self.seconds, self.seconds_before
+        self.returns.clear()
+        self.lengths.clear()
+        self.load(state)
+        self.seconds, self.seconds_before = seconds, before
+
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self.env_steps = state["env_steps"]

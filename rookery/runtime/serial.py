@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
 
+import torch
 from torch import Tensor
 
 from rookery.envs import statistics
 from rookery.learning.actor import Actor
+from rookery.learning.learner import Learner
+from rookery.memory.base import Memory
+from rookery.runtime.backend import Backend, Setup
 from rookery.runtime.progress import Share
 from rookery.runtime.state import Parts
 
 
-class Serial:
+def learn_from(memory: Memory, learner: Learner, most: int | None = None) -> None:
+    """Every update that is due, or the first of them."""
+    for batch in itertools.islice(memory.batches(), most):
+        outcome = learner.update(batch)
+        memory.reweigh(batch.keys, outcome.priorities)
+        if outcome.stop:
+            break
+    learner.check_finite()
+
+
+class Serial(Backend):
     """One actor in turn with the learner."""
 
-    def __init__(self, parts: Parts, actor: Actor):
+    def __init__(self, parts: Parts, memory: Memory, actor: Actor):
         self.parts = parts
+        self.memory = memory
         self.actor = actor
 
-    def begin(self) -> None:
-        """Nothing goes on in the background."""
+    def setup(self) -> Setup:
+        reducer, device = self.parts.reducer, self.parts.learner.device
+        several = f"ranks x {reducer.world} over {reducer.name}"
+        line = several if reducer.world > 1 else "serial"
+        return Setup(line, reducer.name, reducer.world, str(device), torch.get_num_threads())
 
     def advance(self) -> None:
         """One round: experience, then every update that is due."""
         parts = self.parts
         segment = self.actor.collect(parts.progress.env_steps)
-        parts.memory.add(parts.algorithm.prepare(segment))
-        for batch in parts.memory.batches():
-            outcome = parts.learner.update(batch)
-            parts.memory.reweigh(batch.keys, outcome.priorities)
-            if outcome.stop:
-                break
-        parts.learner.check_finite()
+        self.memory.add(parts.algorithm.prepare(segment))
+        learn_from(self.memory, parts.learner)
 
     def exchange(self, interrupted: bool) -> list[Share]:
         """Tell the other ranks what was done, and bring statistics to agreement."""
@@ -67,7 +79,7 @@ class Serial:
     def random_state(self) -> dict[str, Tensor]:
         return {
             "actor": self.actor.generator.get_state(),
-            "memory": self.parts.memory.generator.get_state(),
+            "memory": self.memory.generator.get_state(),
         }
 
     def restore(self, random: dict[str, Tensor]) -> None:
@@ -76,11 +88,7 @@ class Serial:
         rank = self.parts.reducer.rank
         if f"actor.{rank}" in random:
             self.actor.generator.set_state(random[f"actor.{rank}"])
-            self.parts.memory.generator.set_state(random[f"memory.{rank}"])
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        yield
+            self.memory.generator.set_state(random[f"memory.{rank}"])
 
     def close(self) -> None:
         self.actor.env.close()

@@ -15,7 +15,7 @@ from rookery.envs import frame_stack_of, statistics
 from rookery.errors import RookeryError, require
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
-from rookery.memory.base import Memory
+from rookery.memory.base import Ledger
 from rookery.runs import checkpoint
 from rookery.runtime.progress import Progress
 
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
     env: VectorEnv
     """The environments of the first actor."""
     algorithm: Algorithm
-    memory: Memory
+    memory: Ledger
     learner: Learner
     reducer: Reducer
     progress: Progress
@@ -46,15 +46,20 @@ def check_agreement(parts: Parts) -> None:
         raise RookeryError(f"the weights of the ranks differ: {digests}")
 
 
+def learned_tensors(algorithm: Algorithm, learner: Learner) -> dict[str, dict[str, Tensor]]:
+    """Networks and optimizer, by the files of a checkpoint."""
+    files: dict[str, dict[str, Tensor]] = {
+        "weights": dict(algorithm.network.named_parameters()),
+        "optimizer": learner.optimizer.state,
+    }
+    for name, module in algorithm.saved().items():
+        files[name] = dict(module.named_parameters())
+    return files
+
+
 def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """The files of a checkpoint."""
-    files: dict[str, dict[str, Tensor]] = {
-        "weights": dict(parts.algorithm.network.named_parameters()),
-        "optimizer": parts.learner.optimizer.state,
-        "random": random,
-    }
-    for name, module in parts.algorithm.saved().items():
-        files[name] = dict(module.named_parameters())
+    files = learned_tensors(parts.algorithm, parts.learner) | {"random": random}
     moments = {
         f"{name}.{key}": torch.as_tensor(value)
         for name, moments in statistics(parts.env).items()
@@ -65,11 +70,16 @@ def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, T
 
 def restore(parts: Parts, tensors: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
     """Go on from a checkpoint; one of another network, optimizer or normalisation is refused."""
-    load_weights(parts.algorithm, tensors)
-    parts.learner.load_optimizer(tensors["optimizer"])
-    parts.learner.updates = meta["updates"]
+    load_learned(parts, tensors, meta["updates"])
     parts.progress.load(meta)
     load_moments(parts.env, tensors.get("normalizer", {}))
+
+
+def load_learned(parts: Parts, tensors: dict[str, dict[str, Tensor]], updates: int) -> None:
+    """Give the learner the networks and the optimizer it had after so many updates."""
+    load_weights(parts.algorithm, tensors)
+    parts.learner.load_optimizer(tensors["optimizer"])
+    parts.learner.updates = updates
 
 
 def load_weights(algorithm: Algorithm, tensors: dict[str, dict[str, Tensor]]) -> None:

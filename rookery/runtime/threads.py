@@ -7,22 +7,34 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
-from rookery.memory.replay import Replay
+from rookery.runtime.backend import Backend, Setup
 from rookery.runtime.crew import PATIENCE_S, STOP_S, Crew
 from rookery.runtime.progress import Share
 from rookery.runtime.state import Parts
 
 
+class Source(Protocol):
+    """Where batches are drawn from."""
+
+    def wait_until_due(self, timeout: float) -> bool:
+        """Wait until a batch may be drawn; whether it may."""
+        ...
+
+    def sample(self) -> Batch:
+        """A batch on the learner's device."""
+        ...
+
+
 class Prefetch(threading.Thread):
     """Draws batches ahead of the learner, and computes what it can of them."""
 
-    def __init__(self, memory: Replay, algorithm: Algorithm, depth: int):
+    def __init__(self, memory: Source, algorithm: Algorithm, depth: int):
         super().__init__(name="prefetch", daemon=True)
         self.memory = memory
         self.algorithm = algorithm
@@ -64,15 +76,18 @@ class Prefetch(threading.Thread):
             self.join(STOP_S)
 
 
-class Threads:
+class Threads(Backend):
     """N actor threads, one thread that draws batches, and the learner in this one."""
 
     def __init__(self, parts: Parts, crew: Crew):
-        assert isinstance(parts.memory, Replay)
         self.parts = parts
         self.crew = crew
-        self.prefetch = Prefetch(parts.memory, parts.algorithm, parts.config.learner.prefetch)
+        self.prefetch = Prefetch(crew.memory, parts.algorithm, parts.config.learner.prefetch)
         self.wait_s = 0.0
+
+    def setup(self) -> Setup:
+        line, device = f"threads x {len(self.crew.threads)}", str(self.parts.learner.device)
+        return Setup(line, self.parts.reducer.name, 1, device, torch.get_num_threads())
 
     def advance(self) -> None:
         """One update, or a moment's wait for a batch."""
@@ -82,7 +97,7 @@ class Threads:
         self.wait_s += time.perf_counter() - start
         if batch is not None:
             outcome = parts.learner.update(batch)
-            parts.memory.reweigh(batch.keys, outcome.priorities)
+            self.crew.memory.reweigh(batch.keys, outcome.priorities)
             parts.learner.check_finite()
             if parts.learner.updates % parts.config.learner.publish_updates == 0:
                 self.crew.weights.publish(parts.learner.flat.values)
@@ -138,10 +153,6 @@ class Threads:
             "actors_healthy": self.crew.healthy(),
             "actor_wait_s": waited,
         }
-
-    def random_state(self) -> dict[str, Tensor]:
-        """None: a run in threads cannot be repeated to the bit."""
-        return {}
 
     @contextmanager
     def paused(self) -> Iterator[None]:

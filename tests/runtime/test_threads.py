@@ -165,14 +165,14 @@ class Scene:
 def test_a_player_takes_the_newest_weights():
     player = Player(Puppet(play))
     weights = Weights(torch.arange(9.0))
-    player.refresh(weights)
+    player.take(*weights.newest)
     assert player.version == 0
     assert player.actor.network.weight.flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert player.actor.network.bias.tolist() == [6, 7, 8]
     values = torch.full((9,), 3.0)
     weights.publish(values)
     values.fill_(-1)
-    player.refresh(weights)
+    player.take(*weights.newest)
     assert player.version == 1
     assert player.actor.network.bias.tolist() == [3, 3, 3]
 

@@ -1,0 +1,68 @@
+"""Joining a Ray cluster, or starting one on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rookery.errors import BadInput, missing_extra, require
+
+CONNECT_S = 10.0
+"""How long a cluster may take to answer."""
+
+
+@contextmanager
+def connected(what: str, cpus: float) -> Iterator[None]:
+    """Ray while the body runs: the one this process is joined to, the one at RAY_ADDRESS, or one of
+    its own on this machine's loopback, with at least so many CPUs."""
+    if importlib.util.find_spec("ray") is None:
+        raise missing_extra(what, "ray")
+    address = os.environ.get("RAY_ADDRESS")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        # Without it Ray listens on the machine's outer address.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        cores = max(len(os.sched_getaffinity(0)), -int(-cpus // 1))
+        ray.init(num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    else:
+        check_answers(address)
+        try:
+            ray.init(address=address, **quiet)
+        except Exception as error:
+            raise no_ray(address, " ".join(str(error).split())) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_answers(address: str) -> None:
+    """Raise unless something listens at HOST:PORT. Ray itself would try for a minute."""
+    if address in ("auto", "local"):
+        return
+    require(
+        "://" not in address,
+        f'ray-address: "{address}" is that of a Ray client; give HOST:PORT of the head node',
+    )
+    host, _, port = address.rpartition(":")
+    require(host and port.isdigit(), f'ray-address: "{address}" is not HOST:PORT')
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise no_ray(address, error.strerror or str(error)) from None
+
+
+def no_ray(address: str, why: str) -> BadInput:
+    """The error for an address where no cluster answers."""
+    return BadInput(f"ray-address: no Ray answers at {address}: {why}")

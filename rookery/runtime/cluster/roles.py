@@ -1,0 +1,313 @@
+"""The roles of a run on a cluster, each in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import Algorithm, Collection, Spaces
+from rookery.config import RunConfig
+from rookery.data.steps import Batch, Lanes, Segment
+from rookery.envs import make_env, pool_of, register_env, statistics
+from rookery.learning.actor import Actor
+from rookery.learning.learner import Learner
+from rookery.learning.reduce import Alone, Reducer, Torch
+from rookery.memory.base import Memory
+from rookery.memory.replay import Replay
+from rookery.memory.rollout import Rollout
+from rookery.runs.run import machine
+from rookery.runtime.cluster.ledger import kept_of
+from rookery.runtime.cluster.sampling import RemoteReplay
+from rookery.runtime.cluster.wire import (
+    Began,
+    Kept,
+    Learned,
+    Played,
+    Where,
+    from_arrays,
+    joined,
+    numbers,
+    to_arrays,
+)
+from rookery.runtime.compute import device_of, keep_freed_memory, useful_threads
+from rookery.runtime.crew import Player
+from rookery.runtime.making import make_algorithm, seeds
+from rookery.runtime.ranks import transport_for
+from rookery.runtime.serial import learn_from
+from rookery.runtime.state import learned_tensors, load_weights, spaces_of
+from rookery.runtime.threads import Prefetch
+
+CPU = torch.device("cpu")
+STUDY_S = 0.25
+"""How long an asynchronous learner learns before it reports."""
+
+
+class Brief(NamedTuple):
+    """What every role of a run is told."""
+
+    config: RunConfig
+    spaces: Spaces
+    step: int
+    """Where this sitting began."""
+    paths: list[str]
+    """Where the driver looks for modules."""
+    env_fn: Any
+    """What makes the environment, where it was registered in the driver's process only."""
+
+
+class Role:
+    """A process with a part in a run."""
+
+    def __init__(self, brief: Brief):
+        self.brief = brief
+        self.config = brief.config
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        sys.path += [path for path in brief.paths if path not in sys.path]
+        if brief.env_fn is not None:
+            register_env(brief.config.environment, brief.env_fn, replace=True)
+
+    def where(self, device: torch.device = CPU) -> Where:
+        """Where this process is."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return Where(node, os.uname().nodename, os.getpid(), str(device), torch.get_num_threads())
+
+
+class ActorRole(Role):
+    """Plays segments with the weights it is given."""
+
+    def begin(self, number: int, restart: int) -> Where:
+        """Make the environments and the network."""
+        config, step = self.config, self.brief.step
+        names = config.act_device.split(",")
+        device = device_of(names[number % len(names)])
+        threads = config.threads or max(1, math.ceil(config.ray.actor_cpus))
+        env = make_env(config.environment, config.env, num_envs=config.envs, threads=threads)
+        torch.set_num_threads(config.threads or useful_threads(spaces_of(env), threads))
+        algorithm = make_algorithm(config, spaces_of(env), device)
+        algorithm.network.to(device)
+        own = seeds(config.seed, number, step, 1 + restart)
+        lanes = Lanes(0, config.envs, config.envs)
+        actor = Actor(
+            env, algorithm, algorithm.collection, device, *own, lanes=lanes, pooled=pool_of(env)
+        )
+        self.player = Player(actor)
+        return self.where(device)
+
+    def collect(
+        self,
+        weights: Any,
+        version: int,
+        env_steps: int,
+        lanes: Lanes,
+        collection: Collection,
+        moments: Mapping[str, Any],
+    ) -> tuple[Segment, Played]:
+        """A segment, prepared, and what it took."""
+        actor = self.player.actor
+        self.player.take(version, from_arrays(weights, actor.device))
+        for name, own in statistics(actor.env).items():
+            own.load(moments[name])
+        actor.lanes, actor.collection = lanes, collection
+        segment = actor.algorithm.prepare(actor.collect(env_steps))
+        seen = {name: own.take_pending() for name, own in statistics(actor.env).items()}
+        return to_arrays(segment), Played(
+            env_steps=actor.take_steps(),
+            episodes=actor.take_episodes(),
+            times=actor.times,
+            cpu_s=time.process_time(),
+            explore=float(actor.explore.mean()),
+            version=version,
+            moments=seen,
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.player.actor.env.close()
+
+
+class ShardRole(Role):
+    """A part of the replay memory."""
+
+    def begin(self, writers: int, seed: int) -> Began:
+        """Make room."""
+        algorithm = make_algorithm(self.config, self.brief.spaces, CPU)
+        memory = algorithm.memory(self.config.envs, writers, seed)
+        assert isinstance(memory, Replay)
+        self.memory = memory
+        return Began(self.where(), memory.describe(), memory.ring.nbytes())
+
+    def add(self, segment: Segment, writer: int) -> Kept:
+        """Store a segment of an actor's."""
+        self.memory.add(from_arrays(segment, CPU), writer)
+        return self.kept()
+
+    def cut(self, writer: int) -> None:
+        """The writer's next rows do not follow its last."""
+        self.memory.cut(writer)
+
+    def sample(self, most: int) -> list[Batch]:
+        """As many batches as are due, and no more than so many."""
+        ready: list[Batch] = []
+        while len(ready) < most and self.memory.due():
+            ready.append(to_arrays(self.memory.sample()))
+        return ready
+
+    def reweigh(self, keys: Any, priorities: Any) -> None:
+        """New priorities of a batch's windows."""
+        given = None if priorities is None else torch.from_numpy(priorities)
+        self.memory.reweigh(torch.from_numpy(keys), given)
+
+    def kept(self) -> Kept:
+        """How the memory is."""
+        return kept_of(self.memory)
+
+
+class LearnerRole(Role):
+    """One of the learners."""
+
+    def meeting_point(self) -> str:
+        """An address on this node where learners can find each other."""
+        import ray
+
+        from rookery.runtime.launch import free_port
+
+        return f"tcp://{ray.util.get_node_ip_address()}:{free_port()}"
+
+    def begin(
+        self, rank: int, world: int, meeting: str, writers: int, tensors: dict[str, Any]
+    ) -> Began:
+        """Join the other learners, and go on from saved tensors."""
+        config, step = self.config, self.brief.step
+        device = device_of(config.device)
+        network_seed, memory_seed = seeds(config.seed, rank, step, 0)
+        cores = config.ray.learner_cpus or int(machine()["cores"])
+        threads = config.threads or useful_threads(self.brief.spaces, max(1, int(cores)))
+        torch.set_num_threads(threads)
+        torch.manual_seed(network_seed)
+        self.algorithm: Algorithm = make_algorithm(config, self.brief.spaces, device)
+        self.reducer: Reducer = Alone()
+        if world > 1:
+            transport = transport_for(config.learner.transport, device, "ray")
+            self.reducer = Torch(transport, rank, world, meeting)
+        self.learner = Learner(
+            self.algorithm, config.learner, self.reducer, device, config.precision, config.compile
+        )
+        saved = from_arrays(tensors, CPU)
+        load_weights(self.algorithm, saved)
+        self.learner.load_optimizer(saved["optimizer"])
+        self.learner.updates = int(saved["counts"]["updates"])
+        self.memory: Memory | None = None
+        self.wait_s = 0.0
+        if type(self.algorithm).asynchronous:
+            self.replay = RemoteReplay(device, config.learner.prefetch)
+            self.prefetch = Prefetch(self.replay, self.algorithm, config.learner.prefetch)
+            self.prefetch.start()
+            self.next_batch: Any = None
+            return Began(self.where(device))
+        self.memory = self.algorithm.memory(config.envs, writers, memory_seed)
+        size = self.memory.ring.nbytes() if isinstance(self.memory, Replay) else 0
+        return Began(self.where(device), self.memory.describe(), size)
+
+    def learn(self, done: float, writers: list[int], *segments: Segment) -> tuple[Learned, Any]:
+        """Every update that is due with these segments; what it came to, and the weights."""
+        memory, device = self.memory, self.learner.device
+        assert memory is not None
+        self.learner.set_progress(done)
+        given = [from_arrays(segment, device) for segment in segments]
+        most = None
+        if isinstance(memory, Rollout):
+            memory.add(joined(given))
+        else:
+            assert isinstance(memory, Replay)
+            for writer, segment in zip(writers, given, strict=True):
+                memory.add(segment, writer)
+            if self.reducer.world > 1:
+                most = min(self.reducer.gather(memory.due()))
+        learn_from(memory, self.learner, most)
+        return self.learned(), numbers(self.learner.flat.values)
+
+    def cut(self, writer: int) -> None:
+        """The writer's next rows do not follow its last."""
+        if isinstance(self.memory, Replay):
+            self.memory.cut(writer)
+
+    def draw_from(self, shards: dict[int, Any]) -> None:
+        """The replay shards to draw from, by their numbers."""
+        self.replay.shards = shards
+
+    def study(self, done: float) -> tuple[Learned, Any]:
+        """Updates on what the replay shards give, until weights are due or time is up; what it came
+        to, and the weights."""
+        learner, every = self.learner, self.config.learner.publish_updates
+        learner.set_progress(done)
+        end = time.perf_counter() + STUDY_S
+        while True:
+            self.fetch()
+            over = time.perf_counter() >= end
+            all_have, any_over = self.agreed(self.next_batch is not None, over)
+            if all_have:
+                outcome = learner.update(self.next_batch)
+                self.replay.reweigh(self.next_batch.keys, outcome.priorities)
+                self.next_batch = None
+                if learner.updates % every == 0:
+                    break
+            if any_over:
+                break
+        learner.check_finite()
+        return self.learned(), numbers(learner.flat.values)
+
+    def fetch(self) -> None:
+        """Wait a moment for a batch, if there is none."""
+        start = time.perf_counter()
+        if self.next_batch is None:
+            self.next_batch = self.prefetch.get()
+        self.wait_s += time.perf_counter() - start
+
+    def agreed(self, has: bool, over: bool) -> tuple[bool, bool]:
+        """Whether all learners have a batch, and whether time is up for any."""
+        if self.reducer.world == 1:
+            return has, over
+        votes = torch.tensor([float(has), float(over)], device=self.learner.device)
+        self.reducer.sum(votes)
+        have, up = votes.tolist()
+        return have == self.reducer.world, up > 0
+
+    def learned(self) -> Learned:
+        """What was done since the last call."""
+        learner = self.learner
+        report = Learned(
+            updates=learner.updates,
+            samples=float(learner.samples),
+            counted=learner.counted,
+            sums=numbers(learner.sums),
+            names=learner.metric_names,
+            input_bytes=learner.input_bytes,
+            kept=kept_of(self.memory) if isinstance(self.memory, Replay) else None,
+            learn_s=learner.learn_s,
+            reduce_s=learner.reduce_s,
+            wait_s=self.wait_s,
+            cpu_s=time.process_time(),
+        )
+        learner.sums.zero_()
+        learner.counted = 0
+        return report
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint says of the learner."""
+        files: dict[str, dict[str, Tensor]] = learned_tensors(self.algorithm, self.learner)
+        return to_arrays(files | {"counts": {"updates": torch.tensor(self.learner.updates)}})
+
+    def digest(self) -> str:
+        """What tells whether learners have the same weights."""
+        return hashlib.sha256(numbers(self.learner.flat.values).tobytes()).hexdigest()
