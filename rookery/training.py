@@ -102,7 +102,8 @@ def carry_out(
         run = open_run()
         launch(run, count, transport, threads, resuming, console or sys.stdout)
     else:
-        device = device_of(config.device)
+        # On ray the learners have devices of their own.
+        device = device_of("cpu" if config.chosen_backend == "ray" else config.device)
         run = open_run()
         fit(run, run.path, config, Alone(), device, resuming, console)
     return TrainedRun.open(run.path)
@@ -251,6 +252,7 @@ def result(status: str, parts: Parts, setup: Setup, journal: Journal) -> dict[st
         "samples": int(parts.learner.samples),
         "input_bytes": parts.learner.input_bytes,
         **{k: v for k, v in journal.last_report.items() if k in ("loss", "entropy", "grad_norm")},
+        "last_report": journal.last_report,
         "seed": parts.config.seed,
         "backend": "ranks" if parts.reducer.world > 1 else parts.config.chosen_backend,
         "transport": setup.transport,

@@ -54,6 +54,15 @@ class RunningMoments:
             self._merged = _combine(self._merged, np.asarray(pending, np.float64))
         self._refresh()
 
+    def shared(self) -> Array:
+        """What every process shares, as a flat vector."""
+        return self._merged.copy()
+
+    def follow(self, shared: Array) -> None:
+        """Take over what another process shares; what is pending here stays so."""
+        self._merged = np.array(shared, np.float64)
+        self._refresh()
+
     def state(self) -> dict[str, Array]:
         """All that `load` needs to go on bitwise as if never stopped."""
         return {"merged": self._merged.copy(), "pending": self._pending.copy()}

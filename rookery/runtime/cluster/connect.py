@@ -13,6 +13,10 @@ from rookery.errors import BadInput, missing_extra, require
 
 CONNECT_S = 10.0
 """How long a cluster may take to answer."""
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""An empty SETTINGS frame of HTTP/2; its kind is the fourth byte."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+"""What a gRPC client begins with; the server answers with a SETTINGS frame."""
 
 
 @contextmanager
@@ -48,7 +52,8 @@ def connected(what: str, cpus: float) -> Iterator[None]:
 
 
 def check_answers(address: str) -> None:
-    """Raise unless something listens at HOST:PORT. Ray itself would try for a minute."""
+    """Raise unless a server that speaks gRPC, as Ray's does, listens at HOST:PORT. Ray itself would
+    try for minutes."""
     if address in ("auto", "local"):
         return
     require(
@@ -58,9 +63,13 @@ def check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     require(host and port.isdigit(), f'ray-address: "{address}" is not HOST:PORT')
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as connection:
+            connection.sendall(GREETING)
+            answer = connection.recv(len(SETTINGS))
     except OSError as error:
         raise no_ray(address, error.strerror or str(error)) from None
+    if answer[3:4] != SETTINGS[3:4]:
+        raise no_ray(address, "another program does")
 
 
 def no_ray(address: str, why: str) -> BadInput:

@@ -90,7 +90,7 @@ class Driver(Backend):
         begun = self.ask_learners(self.tensors())
         for post in self.actors:
             post.fill()
-        self.greet_learners(self.wait_for(begun, f"{len(begun)} learners"))
+        self.greet_learners(self.wait_for(begun, learners_text(begun)))
         self.start_memory()
         self.wait_for_actors()
         self.begun = True
@@ -288,7 +288,7 @@ class Driver(Backend):
             self.parts.progress.env_steps,
             Lanes(post.number * envs, envs, len(self.actors) * envs),
             share_of(self.parts.algorithm.collection, index, playing),
-            {name: moments.state() for name, moments in statistics(self.parts.env).items()},
+            {name: moments.shared() for name, moments in statistics(self.parts.env).items()},
         )
         post.under_way.add(played)
         return segment, played
@@ -317,7 +317,7 @@ class Driver(Backend):
                     ray.get(reference)
                 if not warned and time.monotonic() > began + WARN_S:
                     warned = True
-                    self.tell(f"waiting for {len(waiting)} learners to {doing}", "")
+                    self.tell(f"waiting for {learners_text(waiting)} to {doing}", "")
             return [ray.get(reference) for reference in references]
         except RayError as error:
             raise_told(error)
@@ -437,7 +437,7 @@ class Driver(Backend):
         load_learned(self.parts, saved.tensors, saved.meta["updates"])
         load_moments(self.parts.env, saved.tensors.get("normalizer", {}))
         began = self.ask_learners(self.tensors())
-        self.greet_learners(self.wait_for(began, f"{len(began)} learners"))
+        self.greet_learners(self.wait_for(began, learners_text(began)))
         self.version += 1
         self.weights = ray.put(numbers(mirror.flat.values))
         self.tell(f"learners started anew, {self.restarts} of at most {most} times", "")
@@ -455,6 +455,11 @@ class Driver(Backend):
         """End all roles."""
         for handle in (*(post.handle for post in self.posts()), *self.learners):
             end(handle)
+
+
+def learners_text(learners: Sequence[Any]) -> str:
+    """How many learners there are, in words."""
+    return "the learner" if len(learners) == 1 else f"{len(learners)} learners"
 
 
 def sent_for(role: type, options: dict[str, Any], brief: Brief) -> Any:

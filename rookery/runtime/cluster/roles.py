@@ -117,7 +117,7 @@ class ActorRole(Role):
         actor = self.player.actor
         self.player.take(version, from_arrays(weights, actor.device))
         for name, own in statistics(actor.env).items():
-            own.load(moments[name])
+            own.follow(moments[name])
         actor.lanes, actor.collection = lanes, collection
         segment = actor.algorithm.prepare(actor.collect(env_steps))
         seen = {name: own.take_pending() for name, own in statistics(actor.env).items()}

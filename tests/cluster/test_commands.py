@@ -1,0 +1,77 @@
+"""`rookery train --backend ray` as a user runs it."""
+
+import io
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from test_faults import PPO, column
+
+import rookery
+from rookery.training import resume
+
+
+def descendants(pid):
+    """Processes that a process has started, and those that they have."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    parents = {
+        int(child): int(parent) for child, parent in map(str.split, listed.stdout.splitlines())
+    }
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids):
+    return {pid for pid in pids if os.path.exists(f"/proc/{pid}")}
+
+
+def test_it_listens_on_loopback_only_and_leaves_nothing_behind(command):
+    """Interrupted, it saves, and all that it started ends."""
+    run = command(*PPO, "--actors", 2, "--env-steps", 10**7)
+    run.until(lambda r: len(r.rows()) > 2)
+    started = descendants(run.process.pid)
+    names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
+    assert sum(b"raylet/raylet" in name for name in names) == 1
+    assert sum(b"ray::ActorRole" in name for name in names) == 2
+    for line in listening():
+        if any(f"pid={pid}," in line for pid in started):
+            assert line.split()[3].startswith(("127.0.0.1:", "[::1]:")), line
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(30) == 130
+    deadline = time.monotonic() + 10
+    while alive(started):
+        assert time.monotonic() < deadline, alive(started)
+        time.sleep(0.1)
+    steps = column(run, "env_steps")[-1]
+    assert (run.run / "checkpoints" / f"step_{int(steps):09d}").is_dir()
+    assert "interrupted" in run.output.read_text()
+
+
+def listening():
+    """Sockets that are listened on, a line each; none where there is no `ss`."""
+    try:
+        told = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return told.stdout.splitlines()[1:]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "apex"])
+def test_a_run_goes_on_elsewhere(joined, tmp_path, algorithm):
+    """Begun on a cluster and resumed on one core, and the other way round."""
+    algo = {"capacity": 5_000, "warm_up": 100} if algorithm == "apex" else {}
+    settings = {"envs": 4, "env_steps": 1_500, "algo": algo, "console": io.StringIO()}
+    run = rookery.train(
+        algorithm, "CartPole-v1", backend="ray", actors=1, runs_dir=tmp_path, **settings
+    )
+    on_one = resume(run.path, env_steps=3_000, backend="serial", console=io.StringIO())
+    assert on_one.result["env_steps"] >= 3_000
+    back = resume(run.path, env_steps=4_500, backend="ray", console=io.StringIO())
+    assert back.result["backend"] == "ray"
+    assert back.result["env_steps"] >= 4_500
+    assert back.result["last_report"]["actors_healthy"] == 1
