@@ -47,12 +47,17 @@ def test_a_run_outlives_a_node_and_uses_one_that_joins(nodes, command, settings,
     assert column(run, "env_steps") == sorted(column(run, "env_steps"))
 
 
-def test_actors_follow_the_cluster(nodes, command):
-    run = command(*PPO, "--actors", "auto", "--env-steps", 10**7, address=nodes.address)
+@pytest.mark.parametrize("settings", [PPO, APEX], ids=["ppo", "apex"])
+def test_actors_follow_the_cluster(nodes, command, settings):
+    run = command(*settings, "--actors", "auto", "--env-steps", 10**7, address=nodes.address)
     run.until(lambda r: len(r.rows()) > 2)
     before = int(column(run, "actors_healthy")[-1])
     node = nodes.add_node(num_cpus=2)
     run.until(lambda r: column(r, "actors_healthy")[-1] == before + 2)
+    if settings is APEX:
+        actors = before + 2
+        assert f"replay shards start anew, with room for {actors} actors" in run.log()
+        run.until(lambda r: column(r, "replay_fill")[-1] > 0.1)
     nodes.remove_node(node, allow_graceful=False)
     run.until(lambda r: "leaves: the cluster has" in r.log())
     run.until(lambda r: column(r, "actors_healthy")[-1] == before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from rookery.config import RunConfig
 from rookery.errors import require
 from rookery.memory.budget import share_of_capacity
 from rookery.runs.checkpoint import Checkpoint
-from rookery.runtime.cluster.driver import Driver, sent_for, weights_lost
+from rookery.runtime.cluster.driver import Driver, end, sent_for, weights_lost
 from rookery.runtime.cluster.posts import ActorPost, Post, ShardPost
+from rookery.runtime.cluster.resources import actors_for
 from rookery.runtime.cluster.roles import ShardRole
 from rookery.runtime.cluster.status import StatusRow
 from rookery.runtime.cluster.wire import Kept
@@ -28,6 +30,8 @@ UNDER_WAY = 2
 """Segments an actor may have under way, so that it need not wait for the driver."""
 STUDIES = 2
 """Requests to learn under way, for the same reason."""
+SETTLE_S = 5.0
+"""How long nodes must have stayed before the replay is made anew for them."""
 POLL_S = 0.01
 """Time between questions whether a shard takes segments again."""
 
@@ -53,8 +57,11 @@ class Streams(Driver):
         self.shards = [
             ShardPost(number, self.start_shard(number, count)) for number in range(count)
         ]
-        self.numbers = {post.number: post.number for post in self.shards}
-        """The number that tells a shard from those before and after it in its post."""
+        self.numbers: dict[int, int] = {}
+        """By post: what tells its shard from those before and after it."""
+        self.fresh = itertools.count()
+        self.wanted = (self.room, 0.0)
+        """How many actors there could be, and since when."""
         for post in self.shards:
             post.fill()
         made = self.wait_for([post.starting for post in self.shards], f"{count} replay shards")
@@ -66,9 +73,9 @@ class Streams(Driver):
     def start_shard(self, number: int, count: int) -> Callable[[int], tuple[Any, Any]]:
         """What fills a shard's post: on the node of the learner that draws from it, if it lives."""
         brief = self.brief._replace(config=config_of_shard(self.config, count))
-        writers = len(range(number, self.room, count))
 
         def start(restart: int) -> tuple[Any, Any]:
+            writers = len(range(number, self.room, count))
             options: dict[str, Any] = {"num_cpus": 0}
             node = self.learner_at[number % self.needs.learners].node
             if any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
@@ -93,7 +100,7 @@ class Streams(Driver):
         super().welcome(post, answer)
         if isinstance(post, ShardPost):
             post.kept, post.asked = None, False
-            self.numbers[post.number] = post.number + post.restarts * len(self.shards)
+            self.numbers[post.number] = next(self.fresh)
             self.deal_shards()
         elif post.restarts:
             shard, writer = self.shard_of(post)
@@ -116,13 +123,36 @@ class Streams(Driver):
         return self.shards[post.number % count], post.number // count
 
     def replace(self, post: Post, error: RayError) -> None:
-        if isinstance(post, ShardPost):
+        self.give_up(post)
+        super().replace(post, error)
+        self.forget_segments(post)
+
+    def give_up(self, post: Post) -> None:
+        """Expect nothing more of one that was lost."""
+        if isinstance(post, ShardPost) and post.number in self.numbers:
             self.ledger.lost.add(self.numbers[post.number])
         lost = [reference for reference, whose in self.of.items() if whose is post]
         for reference in lost:
             del self.under_way[reference], self.of[reference]
-        super().replace(post, error)
-        self.forget_segments(post)
+
+    def follow_cluster(self) -> None:
+        """Have as many actors as there is room for, and make room if that has grown for good."""
+        target, now = actors_for(self.config, self.needs, self.cluster.total), time.monotonic()
+        if target != self.wanted[0]:
+            self.wanted = target, now
+        if target > self.room and now > self.wanted[1] + SETTLE_S:
+            self.make_room(target)
+        super().follow_cluster()
+
+    def make_room(self, actors: int) -> None:
+        """Start the replay shards anew, with room for more actors."""
+        self.tell(f"replay shards start anew, with room for {actors} actors", "")
+        self.room = actors
+        for post in self.shards:
+            self.give_up(post)
+            end(post.handle)
+            post.fill()
+            self.forget_segments(post)
 
     def forget_segments(self, post: Post) -> None:
         """Segments on their way to a shard are lost, with it or with the node they came from."""
