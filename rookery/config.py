@@ -209,8 +209,12 @@ def resolve(
     preset: str | None = None,
     use_preset: bool = True,
 ) -> Resolved:
-    """Defaults, then the preset (the one named, or the environment's own), then `overrides`."""
+    """Defaults, then the preset (the one named, that in a YAML file, or the environment's own),
+    then `overrides`."""
     config = default_config(algorithm, environment)
+    if preset is not None and preset.endswith((".yaml", ".yml")):
+        config = from_dict(RunConfig, preset_in(preset, environment), config)
+        return Resolved(from_dict(RunConfig, overrides, config), preset)
     known = presets(algorithm)
     if preset is not None and preset not in known:
         raise BadInput(
@@ -234,16 +238,16 @@ def from_values(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunC
     return from_dict(RunConfig, overrides, from_dict(RunConfig, values, base))
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """The settings in a JSON or YAML file."""
+def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
+    """The settings in a JSON or YAML file; `what` names it in messages."""
     try:
         text = Path(path).read_text()
         values = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
     except OSError as error:
-        raise BadInput(f"config: {path} cannot be read: {error.strerror}") from None
+        raise BadInput(f"{what}: {path} cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"config: {path} cannot be parsed: {str(error).splitlines()[0]}") from None
-    require(isinstance(values, dict), f"config: {path} holds no settings")
+        raise BadInput(f"{what}: {path} cannot be parsed: {str(error).splitlines()[0]}") from None
+    require(isinstance(values, dict), f"{what}: {path} holds no settings")
     return values
 
 
@@ -251,6 +255,16 @@ def presets(algorithm: str) -> dict[str, dict[str, Any]]:
     """Tuned settings of an algorithm by environment."""
     file = resources.files("rookery.presets") / f"{algorithm}.yaml"
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
+
+
+def preset_in(path: str, environment: str) -> dict[str, Any]:
+    """The settings for an environment in a file of presets."""
+    known = read_config(path, "preset")
+    require(
+        environment in known,
+        f"preset: {path} has none for {environment}. It has {', '.join(map(str, known))}.",
+    )
+    return known[environment] or {}
 
 
 def to_values(config: RunConfig) -> dict[str, Any]:

@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
     "scaling": "ALGO ENV      measure how speed grows with the actors",
+    "sweep": "ALGO ENV      search for good settings",
     "bench": "SPEC...       run the benchmarks of YAML specs",
     "envs": "[WORD]        list the environments there are",
     "algorithms": "[ALGO]        list the algorithms, or the settings and presets of one",

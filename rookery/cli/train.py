@@ -36,7 +36,8 @@ class Options:
     config: str | None = None
     """JSON or YAML file of settings, such as a run's config.json."""
     preset: str | None = None
-    """Tuned settings by name; none: those for this algorithm and environment, if any."""
+    """Tuned settings by name, or a YAML file of them; none: those for this algorithm and
+    environment, if any."""
     no_preset: bool = False
     """Start from the defaults even where there is a preset."""
     ray_address: str | None = None

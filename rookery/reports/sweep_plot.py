@@ -1,0 +1,93 @@
+"""The picture of a sweep, from its results.csv and sweep.json."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rookery.runs.files import read_json, writing
+from rookery.runs.table import parse, read_cells
+
+Rows = Sequence[Mapping[str, str]]
+COLOURS = {"finished": "C0", "stopped": "0.6"}
+COLUMNS = 3
+
+
+def draw(folder: Path) -> Path | None:
+    """Write sweep.png beside the results in `folder`; None if no trial has a score."""
+    from matplotlib.figure import Figure
+
+    spec = read_json(folder / "sweep.json")
+    rows = [row for row in read_cells(folder / "results.csv")[1] if row["status"] in COLOURS]
+    rows = [row for row in rows if parse(row["score"]) is not None]
+    if not rows:
+        return None
+    count = 1 + len(spec["space"])
+    across = min(count, COLUMNS)
+    down = math.ceil(count / across)
+    figure = Figure(figsize=(1 + 4.2 * across, 0.6 + 3.6 * down), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    progress_panel(panels[0], rows, spec)
+    for axes, (name, written) in zip(panels[1:], spec["space"].items(), strict=False):
+        setting_panel(axes, rows, name, written)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    for axes in panels[:count:across]:
+        axes.set_ylabel(f"{spec['metric']}, mean over {spec['seeds']} seeds")
+    figure.suptitle(
+        f"{spec['algorithm']} on {spec['environment']}: {len(rows)} trials, {spec['search']} search"
+    )
+    picture = folder / "sweep.png"
+    with writing(picture):
+        figure.savefig(picture, dpi=130)
+    return picture
+
+
+def progress_panel(axes: Any, rows: Rows, spec: Mapping[str, Any]) -> None:
+    """Score against the trial's number, and the best so far of those that ran to their end."""
+    better = max if spec["mode"] == "max" else min
+    for status, label in (("finished", "ran to its end"), ("stopped", "stopped early")):
+        these = [row for row in rows if row["status"] == status]
+        if these:
+            points(axes, [float(row["trial"]) for row in these], these, label)
+    whole = [row for row in rows if row["status"] == "finished"]
+    best = list(itertools.accumulate((float(row["score"]) for row in whole), better))
+    numbers = [float(row["trial"]) for row in whole]
+    axes.step(numbers, best, color="C1", where="post", label="best so far", zorder=1)
+    axes.set_xlabel("trial")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def setting_panel(axes: Any, rows: Rows, name: str, written: Mapping[str, Any]) -> None:
+    """Score against a searched setting, on the scale that it was searched on."""
+    (kind,) = written
+    if kind == "choice":
+        seen = {row[name]: None for row in rows}
+        labels = sorted(seen, key=lambda text: (parse(text) is None, parse(text) or 0, text))
+        places = [float(labels.index(row[name])) for row in rows]
+        axes.set_xticks(range(len(labels)), labels)
+        axes.margins(x=0.2)
+    else:
+        places = [float(row[name]) for row in rows]
+        axes.set_xscale("log" if kind.startswith("log") else "linear")
+    for status in COLOURS:
+        these = [at for at, row in enumerate(rows) if row["status"] == status]
+        points(axes, [places[at] for at in these], [rows[at] for at in these])
+    axes.set_xlabel(name)
+    axes.grid(alpha=0.3)
+
+
+def points(axes: Any, places: list[float], rows: Rows, label: str | None = None) -> None:
+    """A dot a trial with a line over its seeds, from the least to the most."""
+    for place, row in zip(places, rows, strict=True):
+        seeds = [float(row[key]) for key in row if key.startswith("score_seed_") and row[key]]
+        if len(seeds) > 1:
+            colour = COLOURS[row["status"]]
+            axes.plot([place] * 2, [min(seeds), max(seeds)], color=colour, lw=1, alpha=0.5)
+    scores = [float(row["score"]) for row in rows]
+    colours = [COLOURS[row["status"]] for row in rows]
+    axes.scatter(places, scores, c=colours, s=28, zorder=3, label=label)

@@ -1,0 +1,1 @@
+"""A search for good settings: many trials, each a point of a space, run on Ray Tune."""

@@ -1,0 +1,69 @@
+"""The best trial as a preset, and the command that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rookery.config import default_config, from_values, to_values
+from rookery.fields import nest
+from rookery.runs.files import write_text
+from rookery.sweep.records import Folder, Record
+
+PRESET = "best.yaml"
+ELSEWHERE = ("algorithm", "environment", "checkpoint_steps", "keep_checkpoints", "profile")
+"""Settings that are no part of a preset."""
+PLACE = ("seed", "backend", "device", "act_device", "threads")
+"""Settings of one run on one machine: options of the command instead."""
+
+
+def write_best(folder: Folder, record: Record) -> Path:
+    """Write best.yaml, in the form of the presets that Rookery has."""
+    spec = folder.spec
+    over = ", ".join(map(str, spec.run_seeds))
+    head = (
+        f"# {spec.algorithm} on {spec.environment}: trial {record.number} of"
+        f" {len(folder.records)}, {spec.metric} {record.score:.6g} at"
+        f" {record.env_steps:,} steps over seeds {over}\n"
+    )
+    text = yaml.safe_dump({spec.environment: preset_of(folder, record)}, sort_keys=False)
+    write_text(folder.path / PRESET, head + text)
+    return folder.path / PRESET
+
+
+def preset_of(folder: Folder, record: Record) -> dict[str, Any]:
+    """What of a trial's settings differs from the defaults, and all that were searched."""
+    searched = nest(record.values)
+    config = to_values(from_values(folder.spec.config, searched))
+    defaults = to_values(default_config(folder.spec.algorithm, folder.spec.environment))
+    kept = {k: v for k, v in config.items() if k not in (*ELSEWHERE, *PLACE)}
+    return differing(kept, defaults, searched)
+
+
+def differing(values: dict[str, Any], defaults: Any, searched: Any) -> dict[str, Any]:
+    """The settings that are searched or have another value than the default, groups as groups."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        default = defaults.get(name) if isinstance(defaults, dict) else None
+        inside = searched.get(name, {}) if isinstance(searched, dict) else {}
+        if isinstance(value, dict) and isinstance(default, dict) and name != "kwargs":
+            group = differing(value, default, inside)
+            found |= {name: group} if group else {}
+        elif value != default or (isinstance(searched, dict) and name in searched):
+            found[name] = value
+    return found
+
+
+def command(folder: Folder, record: Record, shown: Path) -> str:
+    """What repeats the first run of a trial, with the preset at `shown`."""
+    spec = folder.spec
+    config = to_values(from_values(spec.config, nest(record.values)))
+    defaults = to_values(default_config(spec.algorithm, spec.environment))
+    words = ["rookery", "train", spec.algorithm, spec.environment, "--preset", str(shown)]
+    for name in PLACE:
+        if name in ("seed", "backend") or config[name] != defaults[name]:
+            words += [f"--{name.replace('_', '-')}", str(config[name])]
+    return shlex.join(words)
