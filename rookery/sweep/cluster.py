@@ -19,6 +19,8 @@ CONNECT_S = 10.0
 """How long a cluster may take to answer."""
 OBJECT_STORE_BYTES = 100 * 2**20
 """Shared memory of a cluster on this machine: trials exchange numbers, no arrays."""
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a client begins; a gRPC server, such as Ray's, answers with its settings."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -99,7 +101,7 @@ def most_of(name: str) -> float:
 
 
 def check_answers(address: str) -> None:
-    """Raise unless something listens at HOST:PORT. Ray itself would try for a minute."""
+    """Raise unless a server like Ray's answers at HOST:PORT. Ray itself would try for minutes."""
     if address == "auto":
         return
     require(
@@ -109,10 +111,18 @@ def check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     require(host and port.isdigit(), f'ray-address: "{address}" is not HOST:PORT')
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except OSError as error:
-        why = error.strerror or f"waited {CONNECT_S:g} s"
-        raise no_ray(address, why) from None
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as server:
+            server.sendall(HTTP2_GREETING)
+            answer = server.recv(9)
+    except TimeoutError:
+        raise no_ray(address, f"waited {CONNECT_S:g} s for an answer") from None
+    except (OSError, OverflowError) as error:
+        raise no_ray(address, getattr(error, "strerror", None) or str(error)) from None
+    settings_frame = 4
+    speaks = len(answer) > 3 and answer[3] == settings_frame
+    # With TLS the greeting is no greeting, and Ray has to find out for itself.
+    if not speaks and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise no_ray(address, "what answers there is something else")
 
 
 def no_ray(address: str, why: str) -> BadInput:

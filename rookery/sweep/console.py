@@ -80,5 +80,5 @@ class Console:
         for at, name in enumerate(header(self.folder)):
             drawn.add_column(name, justify="right" if at else "left", no_wrap=True)
         for record in [*running, *over][:MOST_ROWS]:
-            drawn.add_row(*line(record))
+            drawn.add_row(*line(self.folder, record))
         return drawn

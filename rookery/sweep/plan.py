@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,10 +152,14 @@ def settle(
 
 def count_samples(space: Space, options: Options) -> int:
     """How many trials there are."""
-    if options.search != "grid":
-        return options.samples or SAMPLES
-    require(options.samples is None, "samples: a grid has all its points; leave it out")
-    return len(grid_points(space))
+    if options.search == "grid":
+        require(options.samples is None, "samples: a grid has all its points; leave it out")
+        return len(grid_points(space))
+    sizes = [dimension.grid() for dimension in space.values()]
+    points = math.inf if None in sizes else math.prod(len(size or ()) for size in sizes)
+    asked = options.samples or min(SAMPLES, points)
+    require(asked <= points, f"samples: {asked} of {points} points; use --search grid for all")
+    return int(asked)
 
 
 def first_point(spec: Spec) -> RunConfig:

@@ -13,12 +13,16 @@ from rookery.errors import missing_extra
 from rookery.sweep.records import Record, Spec
 from rookery.sweep.space import Choice, Dimension, Space, Values, grid_points
 
+ATTEMPTS = 50
+"""Draws for a point that was not tried yet."""
+
 
 class Chooser(Protocol):
     """Proposes points."""
 
-    def point(self, number: int) -> Values | None:
-        """The point of trial `number`, counted from 1; None if there is no more."""
+    def point(self, number: int, tried: Sequence[Values]) -> Values | None:
+        """The point of trial `number`, counted from 1, if possible none of `tried`; None if there
+        is no more."""
 
     def learn(self, record: Record) -> None:
         """Take in a trial that is over."""
@@ -34,15 +38,18 @@ def make_chooser(spec: Spec, records: Sequence[Record]) -> Chooser:
 
 
 class Random:
-    """Points drawn evenly; that of a trial depends on the seed and its number alone."""
+    """Points drawn evenly, the same ones for the same seed."""
 
     def __init__(self, space: Space, seed: int):
         self.space, self.seed = space, seed
 
-    def point(self, number: int) -> Values | None:
-        shares = np.random.default_rng([self.seed, number]).random(len(self.space))
-        pairs = zip(self.space.items(), shares, strict=True)
-        return {name: dimension.draw(float(at)) for (name, dimension), at in pairs}
+    def point(self, number: int, tried: Sequence[Values]) -> Values | None:
+        generator = np.random.default_rng([self.seed, number])
+        for _ in range(ATTEMPTS):
+            values = {name: each.draw(generator.random()) for name, each in self.space.items()}
+            if values not in tried:
+                break
+        return values
 
     def learn(self, record: Record) -> None:
         pass
@@ -54,7 +61,7 @@ class Grid:
     def __init__(self, space: Space):
         self.points = grid_points(space)
 
-    def point(self, number: int) -> Values | None:
+    def point(self, number: int, tried: Sequence[Values]) -> Values | None:
         return self.points[number - 1] if number <= len(self.points) else None
 
     def learn(self, record: Record) -> None:
@@ -91,14 +98,20 @@ class Optuna:
         kind = kinds.IntDistribution if dimension.whole else kinds.FloatDistribution
         return kind(dimension.low, dimension.high, log=dimension.log)
 
-    def point(self, number: int) -> Values | None:
-        self.asked[number] = trial = self.study.ask(self.distributions)
-        return {
-            name: json.loads(trial.params[name])
-            if isinstance(dimension, Choice)
-            else dimension.tidy(trial.params[name])
-            for name, dimension in self.space.items()
-        }
+    def point(self, number: int, tried: Sequence[Values]) -> Values | None:
+        for attempt in range(ATTEMPTS):
+            trial = self.study.ask(self.distributions)
+            values = {name: self.value(name, trial.params[name]) for name in self.space}
+            if values not in tried or attempt + 1 == ATTEMPTS:
+                break
+            self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+        self.asked[number] = trial
+        return values
+
+    def value(self, name: str, drawn: Any) -> Any:
+        """A setting from what Optuna drew."""
+        dimension = self.space[name]
+        return json.loads(drawn) if isinstance(dimension, Choice) else dimension.tidy(drawn)
 
     def learn(self, record: Record) -> None:
         states = self.optuna.trial.TrialState

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.errors import BadInput, nearest, require
+from rookery.errors import BadInput, require
 from rookery.fields import FieldInfo
 
 FORMS = {
@@ -175,8 +175,7 @@ def hint_at_forms(name: str, value: Any, error: BadInput) -> BadInput:
     kind = re.match(r"([a-z_]+):", value) if isinstance(value, str) else None
     if kind is None or name not in str(error):
         return error
-    close = nearest(kind[1], FORMS)
-    return BadInput(f"{error}.{close} A search is one of {', '.join(FORMS.values())}")
+    return BadInput(f"{error}. A space is one of {', '.join(FORMS.values())}")
 
 
 def check(

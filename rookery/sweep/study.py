@@ -76,13 +76,14 @@ class Points(Searcher):
         }
 
     def next_record(self) -> Record | None:
-        """The next trial whose settings go together; one that has none of them has failed."""
+        """The next trial whose settings go together; those before it have failed."""
         spec = self.folder.spec
         while True:
             if self.again:
                 record = self.again.pop(0)
             elif len(self.folder.records) < spec.samples:
-                values = self.chooser.point(len(self.folder.records) + 1)
+                tried = [record.values for record in self.folder.records]
+                values = self.chooser.point(len(tried) + 1, tried)
                 if values is None:
                     return None
                 record = self.folder.add(values)

@@ -16,18 +16,18 @@ MOST_ROWS = 30
 def header(folder: Folder) -> list[str]:
     """The columns of the table."""
     metric = folder.spec.metric.removeprefix("episode_").replace("_", " ")
-    return ["trial", "status", "steps", metric, "(seeds)", *folder.spec.space]
+    spread = ["(min..max)"] if folder.spec.seeds > 1 else []
+    return ["trial", "status", "steps", metric, *spread, *folder.spec.space]
 
 
-def line(record: Record) -> list[str]:
+def line(folder: Folder, record: Record) -> list[str]:
     """The cells of a trial."""
     score = "-" if record.score is None else f"{record.score:,.4g}"
-    seeds = " ".join(f"{value:,.4g}" for value in record.seed_scores)
-    values = [spell(value) for value in record.values.values()]
-    return [
-        *(f"{record.number}", record.status, f"{record.env_steps:,}", score),
-        *(f"({seeds})" if seeds else "", *values),
-    ]
+    scores = record.seed_scores
+    spread = f"({min(scores):,.4g}..{max(scores):,.4g})" if scores else ""
+    values = [spell(record.values[name]) for name in folder.spec.space]
+    cells = [f"{record.number}", record.status, f"{record.env_steps:,}", score]
+    return [*cells, *([spread] if folder.spec.seeds > 1 else []), *values]
 
 
 def table(folder: Folder) -> str:
@@ -37,7 +37,8 @@ def table(folder: Folder) -> str:
     left_out = len(records) - len(shown)
     more = [f"... and {left_out} more in results.csv"] if left_out else []
     failed = [f"trial {r.number} failed: {r.reason}" for r in records if r.status == "failed"]
-    return "\n".join([*aligned([header(folder), *map(line, shown)]), *more, *failed])
+    lines = [line(folder, record) for record in shown]
+    return "\n".join([*aligned([header(folder), *lines]), *more, *failed])
 
 
 def ranked(folder: Folder) -> list[Record]:

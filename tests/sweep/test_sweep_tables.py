@@ -1,0 +1,145 @@
+"""What a sweep leaves: the table, the CSV, the picture, the best as a preset."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+import sweeps
+import yaml
+
+from rookery.config import resolve
+from rookery.errors import BadInput
+from rookery.reports import sweep_plot
+from rookery.sweep.best import command, write_best
+from rookery.sweep.console import Console
+from rookery.sweep.records import Folder
+from rookery.sweep.tables import ranked, table, to_csv
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = sweeps.folder(tmp_path, seeds=2, samples=4)
+    sweeps.over(made, {"algo.learning_rate": 1e-3, "net.hidden": [32]}, 20.0, seeds=(10, 30))
+    sweeps.over(made, {"algo.learning_rate": 1e-4, "net.hidden": [64, 64]}, 40.5, seeds=(40, 41))
+    stopped = {"algo.learning_rate": 1e-5, "net.hidden": [64, 64]}
+    sweeps.over(made, stopped, 90.0, "stopped", steps=100, seeds=(80, 100))
+    failed = made.add({"algo.learning_rate": 2e-5, "net.hidden": [32]})
+    failed.status, failed.reason = "failed", "seed 1: the pole broke"
+    made.keep(failed)
+    return made
+
+
+def test_the_best_ran_to_its_end(folder):
+    assert folder.best.number == 2
+    assert [record.number for record in ranked(folder)] == [2, 1, 3, 4]
+    assert folder.status == "finished"
+
+
+def test_less_is_better_when_asked_for(tmp_path):
+    made = sweeps.folder(tmp_path, {"algo.gamma": "uniform:0.9:1"}, mode="min", samples=2)
+    for score in (3.0, 2.0):
+        sweeps.over(made, {"algo.gamma": 0.9}, score)
+    assert made.best.score == 2
+    assert [record.score for record in ranked(made)] == [2, 3]
+
+
+def test_a_sweep_without_a_score_has_failed(tmp_path):
+    made = sweeps.folder(tmp_path, samples=1)
+    assert made.status == "interrupted"
+    made.add({}).status = "failed"
+    assert made.status == "failed"
+    assert made.best is None
+
+
+def test_the_folder_gives_back_what_it_was_told(folder):
+    again = Folder.open(folder.path)
+    assert again.spec == folder.spec
+    assert again.records == folder.records
+
+
+def test_the_table_has_a_line_a_trial_best_first(folder):
+    lines = table(folder).splitlines()
+    assert lines[0].split() == [
+        *("trial", "status", "steps", "return", "mean", "(min..max)"),
+        *("algo.learning_rate", "net.hidden"),
+    ]
+    assert re.fullmatch(r"2 +finished +1,000 +40\.5 +\(40\.\.41\) +0\.0001 +64x64", lines[1])
+    assert re.match(r"4 +failed +0 +- ", lines[4])
+    assert lines[5] == "trial 4 failed: seed 1: the pole broke"
+
+
+def test_the_csv_has_a_row_a_trial_with_its_seeds(folder):
+    lines = to_csv(folder).splitlines()
+    seeds = "score_seed_1,score_seed_2"
+    assert lines[0] == (
+        f"trial,status,env_steps,score,{seeds},algo.learning_rate,net.hidden,reason"
+    )
+    assert lines[1] == "1,finished,1000,20,10,30,0.001,32,"
+    assert lines[4] == "4,failed,0,,,,2e-05,32,seed 1: the pole broke"
+
+
+def test_the_best_is_a_preset(folder):
+    path = write_best(folder, folder.best)
+    assert yaml.safe_load(path.read_text()) == {
+        "CartPole-v1": {
+            "env_steps": 1000,
+            "algo": {"learning_rate": 0.0001},
+            "net": {"hidden": [64, 64]},
+        }
+    }
+    resolved = resolve("ppo", "CartPole-v1", {"envs": 2}, str(path))
+    assert resolved.preset == str(path)
+    assert (resolved.config.algo.learning_rate, resolved.config.envs) == (1e-4, 2)
+    assert resolved.config.algo.gamma == 0.99  # not that of the environment's own preset
+    with pytest.raises(BadInput, match=r"has none for Acrobot-v1\. It has CartPole-v1"):
+        resolve("ppo", "Acrobot-v1", {}, str(path))
+    with pytest.raises(BadInput, match=r"preset: nowhere\.yaml cannot be read"):
+        resolve("ppo", "CartPole-v1", {}, "nowhere.yaml")
+
+
+def test_the_command_names_what_is_no_part_of_a_preset(folder):
+    assert command(folder, folder.best, "s/best.yaml") == (
+        "rookery train ppo CartPole-v1 --preset s/best.yaml --seed 1 --backend serial --threads 1"
+    )
+
+
+def test_the_picture_needs_a_score(folder, tmp_path):
+    (folder.path / "results.csv").write_text(to_csv(folder))
+    picture = sweep_plot.draw(folder.path)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "none").mkdir()
+    none = sweeps.folder(tmp_path / "none")
+    (none.path / "results.csv").write_text(to_csv(none))
+    assert sweep_plot.draw(none.path) is None
+
+
+class Terminal(io.StringIO):
+    """What a person looks at."""
+
+    def isatty(self):
+        return True
+
+
+def test_lines_tell_of_starts_and_ends(folder):
+    stream = io.StringIO()
+    with Console(folder, stream) as console:
+        for record in [folder.records[0], folder.records[0], folder.records[3]]:
+            console.show(record)
+    assert stream.getvalue().splitlines() == [
+        "trial 1/4  finished  algo.learning_rate 0.001  net.hidden 32  episode_return_mean 20",
+        "trial 4/4  failed  algo.learning_rate 2e-05  net.hidden 32: seed 1: the pole broke",
+    ]
+
+
+def test_a_terminal_shows_a_table(folder, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with Console(folder, stream) as console:
+        console.show(folder.records[0])
+        console.live.refresh()
+    text = stream.getvalue()
+    assert "4 of 4 trials over" in text
+    assert re.search(r"2 +finished +1,000 +40\.5 +\(40\.\.41\)", text)
