@@ -189,7 +189,7 @@ def check(
     checked: Space = {}
     for name, dimension in space.items():
         if isinstance(dimension, Range):
-            check_kind(name, dimension, settings[name])
+            check_kind(name, dimension, settings.get(name))
         others = [
             {key: other.probes()[end] for key, other in space.items() if key != name}
             for end in (0, -1)
@@ -205,8 +205,10 @@ def check(
     return checked
 
 
-def check_kind(name: str, dimension: Range, info: FieldInfo) -> None:
-    """BadInput for a range of fractions where whole numbers are asked for, or of no numbers."""
+def check_kind(name: str, dimension: Range, info: FieldInfo | None) -> None:
+    """BadInput for a range of fractions where whole numbers are asked for."""
+    if info is None:  # no such setting, as making a config will tell
+        return
     kinds = set(typing.get_args(info.hint)) or {info.hint}
     whole_only = int in kinds and float not in kinds
     if whole_only and not dimension.whole:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,22 +28,27 @@ SMALL = ["--net.hidden", "32", "--envs", "4", "--algo.rollout_steps", "64"]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 
 
-def start(folder, *args):
-    """A sweep in a process group of its own."""
+@contextmanager
+def started(folder, *args):
+    """A sweep in a process group of its own, of which nothing is left afterwards."""
     words = [sys.executable, "-m", "rookery", *map(str, args)]
-    errors = open(folder / "errors.txt", "a+")
-    return subprocess.Popen(
-        *(words,), cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0
-    )
+    with open(folder / "errors.txt", "w") as errors:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            words, cwd=folder, stdout=pipe, stderr=errors, text=True, process_group=0
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def call(folder, *args):
     """Exit status, standard output and standard error of a command that ends."""
-    process = start(folder, *args)
-    try:
+    with started(folder, *args) as process:
         output, _ = process.communicate(timeout=200)
-    finally:
-        process.kill()
     return process.returncode, output, (folder / "errors.txt").read_text()
 
 
@@ -62,9 +68,9 @@ def processes_of(folder):
 def test_a_grid_with_seeds_and_asha_leaves_a_preset_that_repeats_the_best(tmp_path):
     """The first learns until its return is 60, the second never learns, the third diverges."""
     rates = ["--algo.learning_rate", "choice:3e-3,1e-9,1e30", "--search", "grid"]
-    asha = ["--asha", "--grace-steps", 16_000, "--reduction", 2, "--concurrent", 1]
-    length = ["--env-steps", 400_000, "--stop-return", 60, "--seeds", 2]
-    words = [*PPO, *SMALL, *rates, *asha, *length, "--name", "s", "--json"]
+    asha = ["--asha", "--grace-steps", 8_000, "--reduction", 2, "--concurrent", 1]
+    length = ["--env-steps", 200_000, "--stop-return", 60, "--seeds", 2]
+    words = [*PPO, "--net.hidden", "32", *rates, *asha, *length, "--name", "s", "--json"]
     status, output, errors = call(tmp_path, *words)
     assert status == 0, errors
     told = json.loads(output)
@@ -74,7 +80,7 @@ def test_a_grid_with_seeds_and_asha_leaves_a_preset_that_repeats_the_best(tmp_pa
     ]
     assert good["score"] == pytest.approx(sum(good["seed_scores"]) / 2)
     assert min(good["seed_scores"]) >= 60
-    assert 16_000 <= stopped["env_steps"] < 400_000
+    assert 8_000 <= stopped["env_steps"] < 100_000
     assert stopped["score"] < 40
     assert "seed 1: " in diverged["reason"] or "seed 2: " in diverged["reason"]
 
@@ -112,12 +118,10 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path):
     words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--search", "optuna"]
     words += ["--samples", 2, "--env-steps", 30_000, "--checkpoint-steps", 2_000]
     folder = tmp_path / "sweeps" / "s"
-    process = start(tmp_path, *words, "--concurrent", 1, "--name", "s", "--no-plot")
-    try:
+    words += ["--concurrent", 1, "--name", "s", "--no-plot"]
+    with started(tmp_path, *words) as process:
         await_report(folder, 2, process)
-    finally:
         process.kill()
-        process.communicate()
     before = [json.loads((folder / f"trials/00{n}/trial.json").read_text()) for n in (1, 2)]
     assert [record["status"] for record in before] == ["finished", "running"]
     first = (folder / "trials/001/seed_1/result.json").read_text()
@@ -141,11 +145,12 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path):
 @needs_ray
 def test_ctrl_c_keeps_the_sweep_and_ends_every_process(tmp_path):
     words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--samples", 2, "--no-plot"]
-    process = start(tmp_path, *words, "--env-steps", 5_000_000, "--name", "s")
     folder = tmp_path / "sweeps" / "s"
-    await_report(folder, 1, process)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    words += ["--env-steps", 100_000, "--concurrent", 1, "--name", "s"]
+    with started(tmp_path, *words) as process:
+        await_report(folder, 1, process)
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"rookery sweep --resume {Path('sweeps') / 's'}" in output
     assert processes_of(tmp_path) == []
