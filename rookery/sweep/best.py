@@ -19,6 +19,8 @@ ELSEWHERE = ("algorithm", "environment", "checkpoint_steps", "keep_checkpoints",
 PLACE = ("seed", "backend", "device", "act_device", "threads")
 """Settings of one run on one machine: options of the command instead."""
 
+GROUPS = ("algo", "net", "env", "learner")
+
 
 def write_best(folder: Folder, record: Record) -> Path:
     """Write best.yaml, in the form of the presets that Rookery has."""
@@ -43,16 +45,17 @@ def preset_of(folder: Folder, record: Record) -> dict[str, Any]:
     return differing(kept, defaults, searched)
 
 
-def differing(values: dict[str, Any], defaults: Any, searched: Any) -> dict[str, Any]:
+def differing(
+    values: dict[str, Any], defaults: dict[str, Any], searched: dict[str, Any]
+) -> dict[str, Any]:
     """The settings that are searched or have another value than the default, groups as groups."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        default = defaults.get(name) if isinstance(defaults, dict) else None
-        inside = searched.get(name, {}) if isinstance(searched, dict) else {}
-        if isinstance(value, dict) and isinstance(default, dict) and name != "kwargs":
-            group = differing(value, default, inside)
+        default = defaults.get(name)
+        if name in GROUPS:
+            group = differing(value, defaults[name], searched.get(name, {}))
             found |= {name: group} if group else {}
-        elif value != default or (isinstance(searched, dict) and name in searched):
+        elif value != default or name in searched:
             found[name] = value
     return found
 

@@ -99,6 +99,13 @@ def test_the_best_is_a_preset(folder):
         resolve("ppo", "CartPole-v1", {}, "nowhere.yaml")
 
 
+def test_a_preset_has_what_was_searched_even_at_its_default(tmp_path):
+    made = sweeps.folder(tmp_path, {"algo.gamma": "choice:0.9,0.99", "algo.lam": "0.95"})
+    best = sweeps.over(made, {"algo.gamma": 0.99}, 1.0)
+    preset = yaml.safe_load(write_best(made, best).read_text())["CartPole-v1"]
+    assert preset == {"env_steps": 1000, "algo": {"gamma": 0.99}}
+
+
 def test_the_command_names_what_is_no_part_of_a_preset(folder):
     assert command(folder, folder.best, "s/best.yaml") == (
         "rookery train ppo CartPole-v1 --preset s/best.yaml --seed 1 --backend serial --threads 1"
