@@ -26,7 +26,7 @@ def draw(folder: Path) -> Path | None:
     if not rows:
         return None
     count = 1 + len(spec["space"])
-    across = min(count, COLUMNS)
+    across = 2 if count == 4 else min(count, COLUMNS)
     down = math.ceil(count / across)
     figure = Figure(figsize=(1 + 4.2 * across, 0.6 + 3.6 * down), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten()
@@ -36,7 +36,7 @@ def draw(folder: Path) -> Path | None:
     for axes in panels[count:]:
         axes.set_visible(False)
     for axes in panels[:count:across]:
-        axes.set_ylabel(f"{spec['metric']}, mean over {spec['seeds']} seeds")
+        axes.set_ylabel(f"{spec['metric']}, mean of seeds")
     figure.suptitle(
         f"{spec['algorithm']} on {spec['environment']}: {len(rows)} trials, {spec['search']} search"
     )
@@ -73,12 +73,23 @@ def setting_panel(axes: Any, rows: Rows, name: str, written: Mapping[str, Any]) 
         axes.margins(x=0.2)
     else:
         places = [float(row[name]) for row in rows]
-        axes.set_xscale("log" if kind.startswith("log") else "linear")
+        if kind.startswith("log"):
+            log_scale(axes, (1, 2, 5) if kind == "logint" else (1,))
     for status in COLOURS:
         these = [at for at, row in enumerate(rows) if row["status"] == status]
         points(axes, [places[at] for at in these], [rows[at] for at in these])
     axes.set_xlabel(name)
     axes.grid(alpha=0.3)
+
+
+def log_scale(axes: Any, ticks: tuple[int, ...]) -> None:
+    """A logarithmic axis with plain numbers at so many times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def points(axes: Any, places: list[float], rows: Rows, label: str | None = None) -> None:
