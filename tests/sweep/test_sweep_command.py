@@ -115,8 +115,9 @@ def await_report(folder, number, process):
 
 @needs_ray
 def test_a_sweep_that_was_killed_goes_on(tmp_path):
-    words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--search", "optuna"]
-    words += ["--samples", 2, "--env-steps", 30_000, "--checkpoint-steps", 2_000]
+    words = [*PPO, "--net.hidden", "32", "--algo.learning_rate", "log:1e-4:1e-2"]
+    words += ["--search", "optuna", "--samples", 2]
+    words += ["--env-steps", 30_000, "--checkpoint-steps", 4_000]
     folder = tmp_path / "sweeps" / "s"
     words += ["--concurrent", 1, "--name", "s", "--no-plot"]
     with started(tmp_path, *words) as process:
