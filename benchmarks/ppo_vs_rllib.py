@@ -3,9 +3,9 @@
     pip install -e '.[bench]'
     python benchmarks/ppo_vs_rllib.py
 
-CartPole-v1, 2 x 32 environments of 128 steps, 4 epochs x 4 minibatches, tanh 64-64, actor and critic
-apart. Each side runs in a process of its own with a Ray of its own, the sides take turns, and the
-median of the rounds' ratios is printed. Only iterations after the warm-up are timed.
+CartPole-v1, 2 x 32 environments of 128 steps, 4 epochs x 4 minibatches, tanh 64-64, actor and
+critic apart. Each side runs in a process of its own with its own Ray, the sides take turns, and
+the median of the rounds' ratios is printed. Only iterations after the warm-up are timed.
 """
 
 from __future__ import annotations

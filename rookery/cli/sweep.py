@@ -48,7 +48,9 @@ def main(args: Sequence[str]) -> int:
     spec = asked if isinstance(asked, Spec) else asked.spec
     check_extras(spec, options)
     stream = sys.stderr if options.json else sys.stdout
-    with connect(options.ray_address or os.environ.get("RAY_ADDRESS"), None):
+    if options.ray_address is not None:
+        os.environ["RAY_ADDRESS"] = options.ray_address
+    with connect():
         from rookery.sweep.study import carry_out
 
         places = share_out(spec, options)

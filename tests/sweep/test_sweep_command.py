@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,6 @@ import yaml
 
 from rookery.cli.main import main
 from rookery.cli.sweep import plan
-from rookery.sweep import cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweep.md"
 PPO = ["sweep", "ppo", "CartPole-v1", "--no-preset"]
@@ -263,18 +261,6 @@ def test_a_spec_with_an_unknown_name_is_refused(capsys, tmp_path):
     file.write_text("algorithm: ppo\nenvironment: CartPole-v1\n" + settings)
     assert main(["sweep", "--spec", str(file)]) == 2
     assert 'algo.gama: no such setting. Did you mean "algo.gamma"?' in capsys.readouterr().err
-
-
-def test_waiting_for_ray_has_an_end(monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_S", 0.2)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(cluster.BadInput, match=r"no Ray answers at .*: waited 0\.2 s"):
-            cluster.check_answers(address)
-    with pytest.raises(cluster.BadInput, match="Connection refused"):
-        cluster.check_answers(address)
 
 
 def documented():

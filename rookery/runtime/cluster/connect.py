@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -10,19 +11,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from rookery.errors import BadInput, missing_extra, require
+from rookery.runs.run import machine
 
 CONNECT_S = 10.0
 """How long a cluster may take to answer."""
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""An empty SETTINGS frame of HTTP/2; its kind is the fourth byte."""
+"""An empty SETTINGS frame of HTTP/2; the fourth byte is its kind."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
-"""What a gRPC client begins with; the server answers with a SETTINGS frame."""
+"""How a gRPC client begins; the server, such as Ray's, answers with a SETTINGS frame."""
 
 
 @contextmanager
-def connected(what: str, cpus: float) -> Iterator[None]:
+def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
     """Ray while the body runs: the one this process is joined to, the one at RAY_ADDRESS, or one of
-    its own on this machine's loopback, with at least so many CPUs."""
+    its own on this machine's loopback with at least so many CPUs and the options `local`."""
     if importlib.util.find_spec("ray") is None:
         raise missing_extra(what, "ray")
     address = os.environ.get("RAY_ADDRESS")
@@ -30,6 +32,8 @@ def connected(what: str, cpus: float) -> Iterator[None]:
     if address is None:
         # Without it Ray listens on the machine's outer address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    else:
+        check_answers(address)
     import ray
 
     if ray.is_initialized():
@@ -37,14 +41,12 @@ def connected(what: str, cpus: float) -> Iterator[None]:
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        cores = max(len(os.sched_getaffinity(0)), -int(-cpus // 1))
-        ray.init(num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
-    else:
-        check_answers(address)
-        try:
-            ray.init(address=address, **quiet)
-        except Exception as error:
-            raise no_ray(address, " ".join(str(error).split())) from error
+        local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} | local
+        local["num_cpus"] = max(int(machine()["cores"]), math.ceil(cpus))
+    try:
+        ray.init(address or "local", **quiet, **({} if address else local))
+    except Exception as error:
+        raise no_ray(address or "local", " ".join(str(error).split())) from error
     try:
         yield
     finally:
@@ -52,8 +54,7 @@ def connected(what: str, cpus: float) -> Iterator[None]:
 
 
 def check_answers(address: str) -> None:
-    """Raise unless a server that speaks gRPC, as Ray's does, listens at HOST:PORT. Ray itself would
-    try for minutes."""
+    """Raise unless a server like Ray's answers at HOST:PORT. Ray itself would try for minutes."""
     if address in ("auto", "local"):
         return
     require(
@@ -63,13 +64,16 @@ def check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     require(host and port.isdigit(), f'ray-address: "{address}" is not HOST:PORT')
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as connection:
-            connection.sendall(GREETING)
-            answer = connection.recv(len(SETTINGS))
-    except OSError as error:
-        raise no_ray(address, error.strerror or str(error)) from None
-    if answer[3:4] != SETTINGS[3:4]:
-        raise no_ray(address, "another program does")
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as server:
+            server.sendall(GREETING)
+            answer = server.recv(len(SETTINGS))
+    except TimeoutError:
+        raise no_ray(address, f"waited {CONNECT_S:g} s for an answer") from None
+    except (OSError, OverflowError) as error:
+        raise no_ray(address, getattr(error, "strerror", None) or str(error)) from None
+    # With TLS the greeting is no greeting, and Ray has to find out for itself.
+    if answer[3:4] != SETTINGS[3:4] and os.environ.get("RAY_USE_TLS", "0") == "0":
+        raise no_ray(address, "what answers there is something else")
 
 
 def no_ray(address: str, why: str) -> BadInput:
