@@ -18,9 +18,10 @@ PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
     "cli": {
         *("training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"),
-        *("scaling", "sweep", "reports", "bench"),
+        *("scaling", "sweep", "slurm", "reports", "bench"),
     },
     "sweep": {"config", "scaling", "runtime", "runs", "fields"},
+    "slurm": {"runtime", "runs", "fields"},
     "scaling": {"runtime", "runs", "bench"},
     "reports": {"runs"},
     "bench": {"runs", "fields"},

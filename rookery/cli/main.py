@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
     "scaling": "ALGO ENV      measure how speed grows with the actors",
     "sweep": "ALGO ENV      search for good settings",
+    "slurm": "ALGO ENV      write a batch script for a Slurm cluster, and submit it",
     "bench": "SPEC...       run the benchmarks of YAML specs",
     "envs": "[WORD]        list the environments there are",
     "algorithms": "[ALGO]        list the algorithms, or the settings and presets of one",

@@ -1,0 +1,183 @@
+"""What is asked of Slurm."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from rookery.errors import BadInput, require
+
+EARLY_S = 60
+"""Slurm may send a signal this much earlier than it was asked to."""
+OWN = {
+    "job_name": "--job-name",
+    "nodes": "--nodes",
+    "ntasks": "--tasks-per-node",
+    "ntasks_per_node": "--tasks-per-node",
+    "cpus_per_task": "--cpus-per-node",
+    "gpus_per_node": "--gpus-per-node",
+    "account": "--account",
+    "partition": "--partition",
+    "qos": "--qos",
+    "time": "--time",
+    "signal": "--signal-seconds",
+    "requeue": "--requeue",
+    "no_requeue": "--no-requeue",
+    "open_mode": "nothing: the log of a requeued job goes on",
+}
+"""Options of sbatch that the script sets itself, and what they are called here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Nodes, limits and software of a job."""
+
+    kind: Literal["ranks", "ray", "hetero"] = "ranks"
+    """What runs on the nodes: ranks; a Ray cluster; or a Ray cluster of a head, rollout nodes
+    and a learner node, as a heterogeneous job."""
+    nodes: int = 1
+    """Nodes of the job; on hetero the rollout nodes, beside a head and a learner node."""
+    cpus_per_node: int = 1
+    """CPUs on each node."""
+    gpus_per_node: int = 0
+    """GPUs on each node; on hetero see learner-gpus."""
+    tasks_per_node: int | None = None
+    """Ranks on each node; none: one for every GPU, or without GPUs for every CPU."""
+    launcher: Literal["srun", "mpirun"] | None = None
+    """What starts the ranks; none: srun."""
+    learner_cpus: int | None = None
+    """CPUs of the learner node; none: as on the others."""
+    learner_gpus: int | None = None
+    """GPUs of the learner node; none: 1."""
+    learner_partition: str | None = None
+    """Partition of the learner node; none: that of the others."""
+    ready_seconds: int = 300
+    """How long the nodes of a Ray cluster may take to join."""
+    account: str | None = None
+    """Who pays."""
+    partition: str | None = None
+    """Partition of the nodes; none: Slurm's default."""
+    qos: str | None = None
+    """Quality of service."""
+    time: str | None = None
+    """Time limit as sbatch takes it: minutes, H:M:S, D-H:M:S; none: the partition's."""
+    job_name: str | None = None
+    """What the job is called; none: as the run."""
+    modules: tuple[str, ...] = ()
+    """Modules to load, as in a,b."""
+    venv: str | None = None
+    """Virtual environment to activate; none: the Python that writes the script."""
+    signal_seconds: int = 120
+    """How long before the time limit the run is asked to save and leave."""
+    requeue: bool = True
+    """Whether the job then goes back to the queue, and goes on from there."""
+    sbatch: tuple[str, ...] = ()
+    """Any other option of sbatch, as in mem=8G or exclusive; may be given several times."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "cpus_per_node", "tasks_per_node", "learner_cpus", "ready_seconds"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{flag(name)} must be at least 1, got {value}")
+        for name in ("gpus_per_node", "learner_gpus"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"{flag(name)} must be 0 or more, got {value}")
+        require(
+            10 <= self.signal_seconds <= 65_535,
+            f"--signal-seconds must lie in [10, 65535], got {self.signal_seconds}",
+        )
+        self.check_kind()
+        self.check_time()
+        for name in ("account", "partition", "qos", "job_name", "learner_partition"):
+            check_word(flag(name), getattr(self, name))
+        for module in self.modules:
+            check_word("--modules", module)
+        for option in self.sbatch:
+            check_option(option)
+
+    def check_kind(self) -> None:
+        """Refuse what says nothing to this kind of job."""
+        for kinds, names in (
+            (("ranks",), ("tasks_per_node", "launcher")),
+            (("hetero",), ("learner_cpus", "learner_gpus", "learner_partition")),
+        ):
+            for name in names:
+                require(
+                    self.kind in kinds or getattr(self, name) is None,
+                    f"{flag(name)} says nothing to --kind {self.kind}, only to {kinds[0]};"
+                    " leave it out",
+                )
+        require(
+            self.kind != "hetero" or self.gpus_per_node == 0,
+            f"--gpus-per-node {self.gpus_per_node} with --kind hetero: its GPUs are on the"
+            " learner node; use --learner-gpus",
+        )
+        tasks = self.tasks
+        require(
+            self.cpus_per_node % tasks == 0,
+            f"--cpus-per-node {self.cpus_per_node} cannot be shared out to --tasks-per-node"
+            f" {tasks}; take a multiple",
+        )
+
+    def check_time(self) -> None:
+        """Refuse a limit that leaves no time to train."""
+        limit = None if self.time is None else seconds_of(self.time)
+        least = self.signal_seconds + EARLY_S
+        require(
+            limit is None or limit > least,
+            f"--time {self.time} leaves no time to train: Slurm asks the run to stop"
+            f" --signal-seconds {self.signal_seconds} before, and up to {EARLY_S} s earlier",
+        )
+
+    @property
+    def tasks(self) -> int:
+        """Tasks on each node."""
+        if self.kind != "ranks":
+            return 1
+        return self.tasks_per_node or self.gpus_per_node or self.cpus_per_node
+
+    @property
+    def ray_nodes(self) -> int:
+        """Nodes of the Ray cluster."""
+        return self.nodes + 2 if self.kind == "hetero" else self.nodes
+
+
+def flag(name: str) -> str:
+    """How the command line spells a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_word(name: str, value: str | None) -> None:
+    """Refuse what would be read as several words, or as an option."""
+    usable = value is None or re.fullmatch(r"[\w.+@/%][\w.,+@/:%=-]*", value)
+    require(usable, f'{name}: "{value}" is not a name')
+
+
+def check_option(option: str) -> None:
+    """Refuse an option that the script sets itself, or that is none."""
+    name, _, value = option.partition("=")
+    require(
+        re.fullmatch(r"[a-z][a-z-]*", name) and not re.search(r'["\\\n]', value),
+        f'--sbatch: expected an option of sbatch such as mem=8G, got "{option}"',
+    )
+    own = OWN.get(name.replace("-", "_"))
+    require(own is None, f"--sbatch {option}: the script sets {name} itself; use {own}")
+
+
+def seconds_of(time: str) -> float | None:
+    """Seconds of a time limit; None for no limit."""
+    if time.upper() in ("UNLIMITED", "INFINITE"):
+        return None
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if match is None:
+        raise BadInput(
+            f'--time: expected minutes, H:M:S or D-H:M:S, got "{time}"; sbatch takes these'
+        )
+    days, first, second, third = match.groups()
+    if days is not None:  # D-H, D-H:M, D-H:M:S
+        hours, minutes, seconds = int(first), int(second or 0), int(third or 0)
+    elif third is not None:  # H:M:S
+        hours, minutes, seconds = int(first), int(second), int(third)
+    else:  # M, M:S
+        hours, minutes, seconds = 0, int(first), int(second or 0)
+    return 86_400 * int(days or 0) + 3_600 * hours + 60 * minutes + seconds

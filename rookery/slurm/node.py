@@ -1,0 +1,147 @@
+"""A node of a job's Ray cluster, from its start to its end without remains.
+
+python -m rookery.slurm.node ADDRESS:PORT [--head] [--cpus N] [--gpus N] [--resource NAME]
+
+Runs until SIGUSR1 or SIGTERM. srun passes the first on, and answers the second with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rookery.errors import RookeryError, require
+from rookery.fields import flags_of, from_dict, parse_flags
+from rookery.slurm.address import free_port, own_address
+
+MARK = "ROOKERY_RAY_NODE"
+"""Environment variable by which a node finds every process that it brought about."""
+DRAIN_S, LEAVE_S = 20.0, 5.0
+"""How long Ray may take to shut down, and what it leaves behind after that."""
+ENDS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the node is to the cluster."""
+
+    head: bool = False
+    """Whether the cluster begins here."""
+    cpus: int = 1
+    """CPUs that Ray may deal out."""
+    gpus: int = 0
+    """GPUs that Ray may deal out."""
+    resource: str | None = None
+    """A resource of this name makes the node known for what it is."""
+
+
+def main(args: Sequence[str]) -> int:
+    """Be a node; 0 if it was asked to end."""
+    given, names = parse_flags(args, flags_of(Options))
+    require(len(names) == 1, "name the address of the head, as ADDRESS:PORT")
+    # Here and short: Ray's sockets stand in this folder, and a socket's path has 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="rookery-", dir="/tmp"))
+    asked: list[int] = []
+    for number in ENDS:
+        signal.signal(number, lambda got, frame: asked.append(got))
+    os.environ[MARK] = str(folder)
+    log = folder / "start.log"
+    try:
+        ray = start(command(names[0], folder, from_dict(Options, given)), log)
+        while not asked and ray.poll() is None:
+            time.sleep(0.2)
+        ended = ray.poll()
+        end(ray)
+        if not asked:
+            print(f"rookery: {lost(ended, log)}", file=sys.stderr)
+        return 0 if asked else 1
+    finally:
+        end_marked(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def command(address: str, folder: Path, options: Options) -> list[str]:
+    """How Ray is started: on ports of its own, so that several jobs can share a node."""
+    here = own_address()
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    words += ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    words += [f"--node-ip-address={here}", f"--temp-dir={folder}"]
+    words += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+    words += [f"--num-cpus={options.cpus}", f"--num-gpus={options.gpus}"]
+    if options.resource is not None:
+        words.append(f'--resources={{"{options.resource}": 1}}')
+    if not options.head:
+        return [*words, f"--address={address}"]
+    port = address.rpartition(":")[2]
+    client = f"--ray-client-server-port={free_port(here)}"
+    return [*words, "--head", f"--port={port}", "--include-dashboard=false", client]
+
+
+def start(words: list[str], log: Path) -> subprocess.Popen:
+    """Ray, deaf to the signal that ends this program: Slurm sends it to every process."""
+    with log.open("w") as output:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+        )
+
+
+def end(ray: subprocess.Popen) -> None:
+    """Let Ray shut down; while it waits for a head it hears nothing, and is killed."""
+    ray.terminate()
+    try:
+        ray.wait(timeout=DRAIN_S)
+    except subprocess.TimeoutExpired:
+        ray.kill()
+        ray.wait()
+
+
+def lost(status: int | None, log: Path) -> str:
+    """Why Ray ended, in a line."""
+    lines = log.read_text(errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"Ray on {os.environ.get('SLURMD_NODENAME', 'this node')} ended, status {status}: {said}"
+
+
+def end_marked(folder: Path) -> None:
+    """End every process that bears the mark of this node, but this one."""
+    deadline = time.monotonic() + LEAVE_S
+    while marked(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in marked(folder):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes that were started with the mark in their environment."""
+    mark = f"{MARK}={folder}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RookeryError as error:
+        print(f"rookery: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)

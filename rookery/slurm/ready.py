@@ -1,0 +1,72 @@
+"""Wait for a Ray cluster: python -m rookery.slurm.ready ADDRESS:PORT NODES SECONDS"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SAY_S = 10.0
+"""How often it says what it waits for."""
+
+
+@dataclass
+class Wait:
+    """A wait that has a limit and says what it waits for."""
+
+    seconds: float
+    what: str = ""
+    began: float = field(default_factory=time.monotonic)
+    said: float = -SAY_S
+
+    def go_on(self, what: str) -> None:
+        """Wait a moment more."""
+        passed = time.monotonic() - self.began
+        if what != self.what or passed >= self.said + SAY_S:
+            print(f"waiting {passed:.0f} of {self.seconds:.0f} s for {what}", flush=True)
+            self.said = passed
+        self.what = what
+        time.sleep(0.5)
+
+    def watch(self) -> None:
+        """End the program when the time is up, whatever it is doing: Ray's own waits are long."""
+        while time.monotonic() < self.began + self.seconds:
+            time.sleep(0.1)
+        print(f"rookery: gave up after {self.seconds:.0f} s: {self.what}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def main(args: Sequence[str]) -> None:
+    """Return when as many nodes have joined the cluster as there should be."""
+    address, nodes, seconds = args
+    wait = Wait(float(seconds), what="the head to start")
+    threading.Thread(target=wait.watch, daemon=True).start()
+    while not listens(address):
+        wait.go_on(f"the head of the Ray cluster to listen at {address}")
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    while (joined := sum(node["Alive"] for node in ray.nodes())) < int(nodes):
+        wait.go_on(f"nodes to join the Ray cluster: {joined} of {nodes} are there")
+    ray.shutdown()
+    print(f"the Ray cluster at {address} has {joined} nodes", flush=True)
+
+
+def listens(address: str) -> bool:
+    """Whether somebody takes connections there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,325 @@
+"""From a job to the text of its batch script."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rookery import __version__
+from rookery.errors import require
+from rookery.slurm.job import Job
+
+LEARNER = "learner"
+"""The Ray resource that only the learner node of a heterogeneous job has."""
+NOTES = {
+    "ranks": "one actor and one learner in every rank",
+    "ray": "a Ray cluster over all nodes",
+    "hetero": "a Ray cluster of a head, rollout nodes and a learner node",
+}
+
+STRICT = """
+# From here on a command that fails ends the job; modules do not bear that.
+set -euo pipefail
+"""
+
+ASKED = """
+# Slurm sends USR1 ahead of the time limit, and TERM when the job is cancelled or pre-empted.
+asked=""
+trap 'asked=USR1' USR1
+trap 'asked=TERM' TERM
+
+# On every way out: nothing that this script started stays behind.
+training=""
+clean_up() {
+    trap - EXIT
+    if [[ -n $training ]]; then end_process "$training" TERM; fi
+}
+trap clean_up EXIT
+
+# end_process PID SIGNAL: ends a process that this script started, by force after 30 seconds.
+end_process() {
+    kill "-$2" "$1" 2> /dev/null || return 0
+    for _ in {1..30}; do
+        kill -0 "$1" 2> /dev/null || return 0
+        sleep 1 || true
+    done
+    kill -KILL "$1" 2> /dev/null || true
+}
+"""
+
+BEGIN = """
+# Go on from the newest whole checkpoint if there is one, else start.
+how=$("$python" -m rookery.slurm.beginning "$run")
+if [[ $how == resume ]]; then
+    train=("$python" -m rookery train --resume "$run")
+else
+    train=("$python" -m rookery train {start})
+fi
+"""
+
+WATCH = """
+# A run that finds the file 'stop' in its folder saves a checkpoint and leaves with status 130.
+patience={patience}  # seconds that it may take
+while kill -0 "$training" 2> /dev/null; do
+    if [[ -n $asked ]]; then
+        if (( patience-- == 0 )); then
+            echo "the run did not stop in time; it is ended by force" >&2
+            end_process "$training" TERM
+        elif [[ -d $run ]]; then
+            touch "$run/stop"
+        else
+            kill -TERM "$training" 2> /dev/null || true
+        fi
+    fi
+    sleep 1 || true
+done
+status=0
+wait "$training" || status=$?
+training=""
+rm -f "$run/stop"
+clean_up
+"""
+
+REQUEUE = """
+# Ahead of the time limit, back to the queue: the next start goes on from the checkpoint. A run that
+# failed by itself is not started again.
+if [[ $asked == USR1 ]] && (( status >= 128 )); then
+    echo "the time limit is near: back to the queue"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
+    echo "the job cannot be requeued; submit this script again to go on" >&2
+fi
+exit "$status"
+"""
+
+NO_REQUEUE = """
+if [[ $asked == USR1 ]] && (( status >= 128 )); then
+    echo "the time limit is near; submit this script again to go on" >&2
+fi
+exit "$status"
+"""
+
+CLUSTER = """
+# The cluster can be joined only by who can read this file; it stands on no command line.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$run.$SLURM_JOB_ID.token"
+mkdir -p "$(dirname "$run")"
+(umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' \\
+    > "$RAY_AUTH_TOKEN_PATH")
+
+# This script runs on the first node, which is the head.
+RAY_ADDRESS=$("$python" -m rookery.slurm.address)
+export RAY_ADDRESS
+
+# Ray on every node. Ending these ends all of it: the nodes leave nothing behind.
+nodes=()
+clean_up() {
+    trap - EXIT
+    if [[ -n $training ]]; then end_process "$training" TERM; fi
+    for node in "${nodes[@]}"; do kill -USR1 "$node" 2> /dev/null || true; done
+    for node in "${nodes[@]}"; do end_process "$node" USR1; done
+    rm -f "$RAY_AUTH_TOKEN_PATH"
+}
+"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the job trains, and where the run goes."""
+
+    algorithm: str
+    environment: str
+    run: Path
+    """The run's folder, the same on every node."""
+    settings: Mapping[str, Any]
+    """Settings of the run, as given on the command line."""
+    presets: Mapping[str, Any]
+    """Options of `rookery train` that say which preset a new run takes."""
+
+
+def implied(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the run that follow from the kind of job."""
+    backend = "ranks" if job.kind == "ranks" else "ray"
+    told = given.get("backend", backend)
+    require(told == backend, f"--backend {told} with --kind {job.kind}: it is {backend} there")
+    if job.kind == "hetero":
+        return {"backend": backend, "ray.learner_resource": LEARNER}
+    # One rank would start others by itself.
+    return {} if job.kind == "ranks" and job.nodes * job.tasks == 1 else {"backend": backend}
+
+
+def script(job: Job, work: Work) -> str:
+    """The batch script."""
+    parts = [head(job, work), software(job), STRICT, what(work), ASKED]
+    if job.kind != "ranks":
+        parts += [CLUSTER, *ray_nodes(job)]
+    parts += [BEGIN.format(start=start(work)), training(job)]
+    parts += [WATCH.format(patience=job.signal_seconds * 3 // 4)]
+    parts += [REQUEUE if job.requeue else NO_REQUEUE]
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def head(job: Job, work: Work) -> str:
+    """What the script is, and what it asks of Slurm."""
+    count = f"{job.ray_nodes} node{'s' if job.ray_nodes > 1 else ''}"
+    return f"""\
+#!/bin/bash
+# {work.algorithm} on {work.environment}, {count}: {NOTES[job.kind]}.
+# Written by 'rookery slurm' {__version__}. Submit it with sbatch; again, to go on with the run.
+# All nodes must see the folder of the run, and Python, under the same paths.
+#
+{directives(job, work)}
+"""
+
+
+def directives(job: Job, work: Work) -> str:
+    """The options of sbatch, a line each; those of a heterogeneous job by component."""
+    name = work.run.name
+    lines = [
+        f"#SBATCH --job-name={job.job_name or quoted(name)}",
+        f"#SBATCH --output={quoted(name.replace('%', '%%') + '-%j.log')}",
+        "#SBATCH --open-mode=append",
+        f"#SBATCH --signal=B:USR1@{job.signal_seconds}",
+        "#SBATCH --requeue" if job.requeue else "#SBATCH --no-requeue",
+    ]
+    for number, part in enumerate(components(job)):
+        lines += ["#SBATCH hetjob"] if number else []
+        lines += [f"#SBATCH --{option}" for option in part]
+    return "\n".join(lines)
+
+
+def components(job: Job) -> Iterator[list[str]]:
+    """Options of each part of the job, which are one but for a heterogeneous job."""
+    shared = [
+        f"{name}={value}" for name in ("account", "qos", "time") if (value := getattr(job, name))
+    ]
+    shared += map(quoted_option, job.sbatch)
+    gpus = job.gpus_per_node
+    place = [f"partition={job.partition}"] if job.partition else []
+    if job.kind == "hetero":
+        yield [*part(1, 1, job.cpus_per_node, 0), *place, *shared]
+        yield [*part(job.nodes, 1, job.cpus_per_node, 0), *place, *shared]
+        place = [f"partition={job.learner_partition}"] if job.learner_partition else place
+        yield [*part(1, 1, learner_cpus(job), learner_gpus(job)), *place, *shared]
+    else:
+        yield [*part(job.nodes, job.tasks, job.cpus_per_node, gpus), *place, *shared]
+
+
+def part(nodes: int, tasks: int, cpus: int, gpus: int) -> list[str]:
+    """Nodes, and what is on each."""
+    words = [f"nodes={nodes}", f"ntasks-per-node={tasks}", f"cpus-per-task={cpus // tasks}"]
+    return [*words, f"gpus-per-node={gpus}"] if gpus else words
+
+
+def learner_cpus(job: Job) -> int:
+    """CPUs of the learner node."""
+    return job.learner_cpus or job.cpus_per_node
+
+
+def learner_gpus(job: Job) -> int:
+    """GPUs of the learner node."""
+    return 1 if job.learner_gpus is None else job.learner_gpus
+
+
+def quoted(value: str) -> str:
+    """A value in a line of sbatch's options."""
+    return f'"{value}"' if any(letter.isspace() or letter == "#" for letter in value) else value
+
+
+def quoted_option(option: str) -> str:
+    """An option with its value, if any."""
+    name, equals, value = option.partition("=")
+    return f"{name}{equals}{quoted(value)}"
+
+
+def software(job: Job) -> str:
+    """The Python that trains, and what it needs."""
+    lines = ["# The software."]
+    if job.modules:
+        lines.append(f"module load {' '.join(map(shlex.quote, job.modules))} || exit")
+    if job.venv is not None:
+        activate = shlex.quote(str(Path(job.venv, "bin", "activate")))
+        lines += [f"source {activate} || exit", "python=$(command -v python)"]
+    else:
+        lines += [f"python={shlex.quote(sys.executable)}", 'PATH="$(dirname "$python"):$PATH"']
+    return "\n".join(lines)
+
+
+def what(work: Work) -> str:
+    """What is trained."""
+    return f"""\
+# The run, and its settings.
+run={shlex.quote(str(work.run))}
+settings=({words(work.settings)})
+"""
+
+
+def words(options: Mapping[str, Any]) -> str:
+    """Options as the shell takes them."""
+    texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+    return " ".join(shlex.quote(f"--{key}={text}") for key, text in texts.items())
+
+
+def start(work: Work) -> str:
+    """How a new run is started."""
+    where = {"runs-dir": work.run.parent, "name": work.run.name}
+    options = {key.replace("_", "-"): value for key, value in work.presets.items()}
+    names = shlex.join([work.algorithm, work.environment])
+    return f"{names} {words({**where, **options})}"
+
+
+def training(job: Job) -> str:
+    """The training in the background, so that signals are heard meanwhile."""
+    if job.kind != "ranks":
+        return f"""\
+# Train once all nodes are there.
+{{
+    "$python" -m rookery.slurm.ready "$RAY_ADDRESS" {job.ray_nodes} {job.ready_seconds} &&
+    exec "${{train[@]}}" "${{settings[@]}}"
+}} &
+training=$!
+"""
+    return f"""\
+# The ranks find each other by what their launcher tells them.
+{launch(job)} \\
+    "${{train[@]}}" "${{settings[@]}}" &
+training=$!
+"""
+
+
+def launch(job: Job) -> str:
+    """The start of the command that starts the ranks."""
+    if job.launcher == "mpirun":
+        total = job.nodes * job.tasks
+        return f"mpirun -n {total} --map-by ppr:{job.tasks}:node --bind-to none"
+    cpus = job.cpus_per_node // job.tasks
+    return f"srun --kill-on-bad-exit=1 --cpus-per-task={cpus}"
+
+
+def ray_nodes(job: Job) -> Iterator[str]:
+    """The nodes of the cluster, from the head on."""
+    cpus = job.cpus_per_node
+    if job.kind == "hetero":
+        yield ray_node("The head.", ["--het-group=0"], cpus, 0, ["--head"])
+        yield ray_node("Rollout nodes.", ["--het-group=1"], cpus, 0, [])
+        only = ["--resource", LEARNER]
+        note = "The learner node: learners ask for what only it has."
+        yield ray_node(note, ["--het-group=2"], learner_cpus(job), learner_gpus(job), only)
+        return
+    first = ["--nodes=1", "--ntasks=1", '--nodelist="$SLURMD_NODENAME"']
+    yield ray_node("The head.", first, cpus, job.gpus_per_node, ["--head"])
+    if job.nodes > 1:
+        rest = [f"--nodes={job.nodes - 1}", f"--ntasks={job.nodes - 1}"]
+        rest += ['--exclude="$SLURMD_NODENAME"']
+        yield ray_node("The other nodes.", rest, cpus, job.gpus_per_node, [])
+
+
+def ray_node(note: str, where: Sequence[str], cpus: int, gpus: int, role: Sequence[str]) -> str:
+    """Ray on some of the nodes."""
+    # A node that is lost is not the end of the others.
+    step = ["srun", *where, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0", "--wait=0"]
+    ray = ['"$python"', "-m", "rookery.slurm.node", '"$RAY_ADDRESS"', *role]
+    ray += ["--cpus", str(cpus), *(["--gpus", str(gpus)] if gpus else [])]
+    return f"# {note}\n{' '.join(step)} \\\n    {' '.join(ray)} &\nnodes+=($!)\n"
