@@ -20,6 +20,16 @@ def free_port(address: str) -> int:
         return probe.getsockname()[1]
 
 
+def listens(address: str) -> bool:
+    """Whether somebody takes connections there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 if __name__ == "__main__":
     here = own_address()
     print(f"{here}:{free_port(here)}")

@@ -1,6 +1,7 @@
 """A node of a job's Ray cluster, from its start to its end without remains.
 
 python -m rookery.slurm.node ADDRESS:PORT [--head] [--cpus N] [--gpus N] [--resource NAME]
+    [--seconds S]
 
 Runs until SIGUSR1 or SIGTERM. srun passes the first on, and answers the second with SIGKILL.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from rookery.errors import RookeryError, require
 from rookery.fields import flags_of, from_dict, parse_flags
-from rookery.slurm.address import free_port, own_address
+from rookery.slurm.address import free_port, listens, own_address
 
 MARK = "ROOKERY_RAY_NODE"
 """Environment variable by which a node finds every process that it brought about."""
@@ -41,31 +42,50 @@ class Options:
     """GPUs that Ray may deal out."""
     resource: str | None = None
     """A resource of this name makes the node known for what it is."""
+    seconds: float = 300
+    """How long Ray is started again if it does not start."""
 
 
 def main(args: Sequence[str]) -> int:
     """Be a node; 0 if it was asked to end."""
     given, names = parse_flags(args, flags_of(Options))
     require(len(names) == 1, "name the address of the head, as ADDRESS:PORT")
+    options = from_dict(Options, given)
     # Here and short: Ray's sockets stand in this folder, and a socket's path has 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="rookery-", dir="/tmp"))
     asked: list[int] = []
     for number in ENDS:
         signal.signal(number, lambda got, frame: asked.append(got))
     os.environ[MARK] = str(folder)
-    log = folder / "start.log"
     try:
-        ray = start(command(names[0], folder, from_dict(Options, given)), log)
-        while not asked and ray.poll() is None:
-            time.sleep(0.2)
-        ended = ray.poll()
-        end(ray)
-        if not asked:
-            print(f"rookery: {lost(ended, log)}", file=sys.stderr)
-        return 0 if asked else 1
+        return stay(names[0], folder, options, asked)
     finally:
         end_marked(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def stay(address: str, folder: Path, options: Options, asked: Sequence[int]) -> int:
+    """Run Ray until a signal is in `asked`; 1 if it ends by itself.
+
+    While the cluster comes up it is started again: Ray's own patience with a head that is still
+    starting, and with a slow machine, is short.
+    """
+    deadline = time.monotonic() + options.seconds
+    log = folder / "start.log"
+    while not asked:
+        if not options.head and not listens(address) and time.monotonic() < deadline:
+            time.sleep(0.5)
+            continue
+        ray = start(command(address, folder, options), log)
+        while not asked and ray.poll() is None:
+            time.sleep(0.2)
+        status = ray.poll()
+        end(ray)
+        if not asked and time.monotonic() > deadline:
+            print(f"rookery: {lost(status, log)}", file=sys.stderr)
+            return 1
+        end_marked(folder)
+    return 0
 
 
 def command(address: str, folder: Path, options: Options) -> list[str]:
@@ -115,7 +135,7 @@ def lost(status: int | None, log: Path) -> str:
 
 
 def end_marked(folder: Path) -> None:
-    """End every process that bears the mark of this node, but this one."""
+    """End every process that bears the mark of this node."""
     deadline = time.monotonic() + LEAVE_S
     while marked(folder) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from rookery.slurm.address import listens
 
 SAY_S = 10.0
 """How often it says what it waits for."""
@@ -37,7 +38,7 @@ class Wait:
         """End the program when the time is up, whatever it is doing: Ray's own waits are long."""
         while time.monotonic() < self.began + self.seconds:
             time.sleep(0.1)
-        print(f"rookery: gave up after {self.seconds:.0f} s: {self.what}", file=sys.stderr)
+        print(f"rookery: waited {self.seconds:.0f} s in vain for {self.what}", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)
 
@@ -45,10 +46,11 @@ class Wait:
 def main(args: Sequence[str]) -> None:
     """Return when as many nodes have joined the cluster as there should be."""
     address, nodes, seconds = args
-    wait = Wait(float(seconds), what="the head to start")
+    wait = Wait(float(seconds))
     threading.Thread(target=wait.watch, daemon=True).start()
     while not listens(address):
         wait.go_on(f"the head of the Ray cluster to listen at {address}")
+    wait.what = f"the head of the Ray cluster at {address} to answer"
     import ray
 
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -56,16 +58,6 @@ def main(args: Sequence[str]) -> None:
         wait.go_on(f"nodes to join the Ray cluster: {joined} of {nodes} are there")
     ray.shutdown()
     print(f"the Ray cluster at {address} has {joined} nodes", flush=True)
-
-
-def listens(address: str) -> bool:
-    """Whether somebody takes connections there."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

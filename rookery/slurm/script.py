@@ -34,21 +34,21 @@ trap 'asked=TERM' TERM
 
 # On every way out: nothing that this script started stays behind.
 training=""
-clean_up() {
+clean_up() {{
     trap - EXIT
     if [[ -n $training ]]; then end_process "$training" TERM; fi
-}
+{clean_up}}}
 trap clean_up EXIT
 
 # end_process PID SIGNAL: ends a process that this script started, by force after 30 seconds.
-end_process() {
+end_process() {{
     kill "-$2" "$1" 2> /dev/null || return 0
-    for _ in {1..30}; do
+    for _ in {{1..30}}; do
         kill -0 "$1" 2> /dev/null || return 0
         sleep 1 || true
     done
     kill -KILL "$1" 2> /dev/null || true
-}
+}}
 """
 
 BEGIN = """
@@ -102,26 +102,28 @@ fi
 exit "$status"
 """
 
+RAY = """
+# The steps that run Ray, the key to the cluster, and how long it may take to come up.
+nodes=()
+token="$run.$SLURM_JOB_ID.token"
+ready_seconds={ready_seconds}
+"""
+
 CLUSTER = """
 # The cluster can be joined only by who can read this file; it stands on no command line.
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$run.$SLURM_JOB_ID.token"
 mkdir -p "$(dirname "$run")"
-(umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' \\
-    > "$RAY_AUTH_TOKEN_PATH")
+(umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' > "$token")
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
 
 # This script runs on the first node, which is the head.
 RAY_ADDRESS=$("$python" -m rookery.slurm.address)
 export RAY_ADDRESS
+"""
 
-# Ray on every node. Ending these ends all of it: the nodes leave nothing behind.
-nodes=()
-clean_up() {
-    trap - EXIT
-    if [[ -n $training ]]; then end_process "$training" TERM; fi
+NODES = """\
     for node in "${nodes[@]}"; do kill -USR1 "$node" 2> /dev/null || true; done
     for node in "${nodes[@]}"; do end_process "$node" USR1; done
-    rm -f "$RAY_AUTH_TOKEN_PATH"
-}
+    rm -f "$token"
 """
 
 
@@ -152,9 +154,11 @@ def implied(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def script(job: Job, work: Work) -> str:
     """The batch script."""
-    parts = [head(job, work), software(job), STRICT, what(work), ASKED]
-    if job.kind != "ranks":
-        parts += [CLUSTER, *ray_nodes(job)]
+    on_ray = job.kind != "ranks"
+    parts = [head(job, work), software(job), STRICT, what(work)]
+    parts += [RAY.format(ready_seconds=job.ready_seconds)] if on_ray else []
+    parts += [ASKED.format(clean_up=NODES if on_ray else "")]
+    parts += [CLUSTER, *ray_nodes(job)] if on_ray else []
     parts += [BEGIN.format(start=start(work)), training(job)]
     parts += [WATCH.format(patience=job.signal_seconds * 3 // 4)]
     parts += [REQUEUE if job.requeue else NO_REQUEUE]
@@ -276,7 +280,7 @@ def training(job: Job) -> str:
         return f"""\
 # Train once all nodes are there.
 {{
-    "$python" -m rookery.slurm.ready "$RAY_ADDRESS" {job.ray_nodes} {job.ready_seconds} &&
+    "$python" -m rookery.slurm.ready "$RAY_ADDRESS" {job.ray_nodes} "$ready_seconds" &&
     exec "${{train[@]}}" "${{settings[@]}}"
 }} &
 training=$!
@@ -295,7 +299,8 @@ def launch(job: Job) -> str:
         total = job.nodes * job.tasks
         return f"mpirun -n {total} --map-by ppr:{job.tasks}:node --bind-to none"
     cpus = job.cpus_per_node // job.tasks
-    return f"srun --kill-on-bad-exit=1 --cpus-per-task={cpus}"
+    # One that ends takes the others with it, but not before they have saved.
+    return f"srun --wait=30 --cpus-per-task={cpus}"
 
 
 def ray_nodes(job: Job) -> Iterator[str]:
@@ -319,7 +324,8 @@ def ray_nodes(job: Job) -> Iterator[str]:
 def ray_node(note: str, where: Sequence[str], cpus: int, gpus: int, role: Sequence[str]) -> str:
     """Ray on some of the nodes."""
     # A node that is lost is not the end of the others.
-    step = ["srun", *where, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0", "--wait=0"]
+    step = ["srun", *where, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0"]
     ray = ['"$python"', "-m", "rookery.slurm.node", '"$RAY_ADDRESS"', *role]
     ray += ["--cpus", str(cpus), *(["--gpus", str(gpus)] if gpus else [])]
+    ray += ["--seconds", '"$ready_seconds"']
     return f"# {note}\n{' '.join(step)} \\\n    {' '.join(ray)} &\nnodes+=($!)\n"
