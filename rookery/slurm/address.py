@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 
+from rookery.errors import missing_extra
 from rookery.runtime.slurm import address_of
+
+LOOPBACK = ("127.0.0.1", "127.0.1.1")
+"""What a machine's own name often leads to, there alone."""
 
 
 def own_address() -> str:
-    """The address of the node this runs on."""
-    return address_of(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    """The address at which other nodes reach the one this runs on."""
+    address = address_of(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    return outward_address() if address in LOOPBACK else address
+
+
+def outward_address() -> str:
+    """The address that connections from here come from."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # for documentation only; a datagram needs no answer
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def free_port(address: str) -> int:
@@ -28,6 +44,12 @@ def listens(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def require_ray() -> None:
+    """BadInput unless Ray is installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise missing_extra("a Ray cluster", "ray")
 
 
 if __name__ == "__main__":

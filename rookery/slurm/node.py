@@ -21,12 +21,12 @@ from pathlib import Path
 
 from rookery.errors import RookeryError, require
 from rookery.fields import flags_of, from_dict, parse_flags
-from rookery.slurm.address import free_port, listens, own_address
+from rookery.slurm.address import free_port, listens, own_address, require_ray
 
 MARK = "ROOKERY_RAY_NODE"
 """Environment variable by which a node finds every process that it brought about."""
-DRAIN_S, LEAVE_S = 20.0, 5.0
-"""How long Ray may take to shut down, and what it leaves behind after that."""
+DRAIN_S, LEAVE_S = 20.0, 1.5
+"""How long Ray may take to shut down; if Slurm ends the job, and has told all of Ray to end."""
 ENDS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
@@ -49,6 +49,7 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Be a node; 0 if it was asked to end."""
     given, names = parse_flags(args, flags_of(Options))
+    require_ray()
     require(len(names) == 1, "name the address of the head, as ADDRESS:PORT")
     options = from_dict(Options, given)
     # Here and short: Ray's sockets stand in this folder, and a socket's path has 107 bytes.
@@ -80,7 +81,7 @@ def stay(address: str, folder: Path, options: Options, asked: Sequence[int]) -> 
         while not asked and ray.poll() is None:
             time.sleep(0.2)
         status = ray.poll()
-        end(ray)
+        end(ray, LEAVE_S if signal.SIGTERM in asked else DRAIN_S)
         if not asked and time.monotonic() > deadline:
             print(f"rookery: {lost(status, log)}", file=sys.stderr)
             return 1
@@ -117,11 +118,11 @@ def start(words: list[str], log: Path) -> subprocess.Popen:
         )
 
 
-def end(ray: subprocess.Popen) -> None:
+def end(ray: subprocess.Popen, seconds: float) -> None:
     """Let Ray shut down; while it waits for a head it hears nothing, and is killed."""
     ray.terminate()
     try:
-        ray.wait(timeout=DRAIN_S)
+        ray.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         ray.kill()
         ray.wait()

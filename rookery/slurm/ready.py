@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -10,7 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rookery.slurm.address import listens
+from rookery.errors import RookeryError
+from rookery.slurm.address import listens, require_ray
 
 SAY_S = 10.0
 """How often it says what it waits for."""
@@ -46,19 +48,35 @@ class Wait:
 def main(args: Sequence[str]) -> None:
     """Return when as many nodes have joined the cluster as there should be."""
     address, nodes, seconds = args
+    require_ray()
     wait = Wait(float(seconds))
     threading.Thread(target=wait.watch, daemon=True).start()
     while not listens(address):
         wait.go_on(f"the head of the Ray cluster to listen at {address}")
-    wait.what = f"the head of the Ray cluster at {address} to answer"
+    join(address, wait)
     import ray
 
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     while (joined := sum(node["Alive"] for node in ray.nodes())) < int(nodes):
         wait.go_on(f"nodes to join the Ray cluster: {joined} of {nodes} are there")
-    ray.shutdown()
+    wait.seconds = math.inf
     print(f"the Ray cluster at {address} has {joined} nodes", flush=True)
 
 
+def join(address: str, wait: Wait) -> None:
+    """Connect to the cluster; it may refuse while its head is not quite up."""
+    wait.what = f"the head of the Ray cluster at {address} to answer"
+    import ray
+
+    while not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray has no common class for these
+            told = str(error).strip().splitlines()
+            wait.go_on(f"the head of the Ray cluster at {address} to answer: {told[0]}")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except RookeryError as error:
+        sys.exit(f"rookery: {error}")

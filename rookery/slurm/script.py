@@ -121,9 +121,9 @@ export RAY_ADDRESS
 """
 
 NODES = """\
+    rm -f "$token"
     for node in "${nodes[@]}"; do kill -USR1 "$node" 2> /dev/null || true; done
     for node in "${nodes[@]}"; do end_process "$node" USR1; done
-    rm -f "$token"
 """
 
 

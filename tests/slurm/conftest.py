@@ -17,9 +17,13 @@ from pathlib import Path
 
 import pytest
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo")
+from rookery.runtime.launch import MPI_AS_ROOT
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "scontrol")
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
 """Nodes and their addresses; the names mean something to Slurm alone."""
+GPU_NODE = "n3"
+"""The node that Slurm takes to have a GPU, so that it deals with jobs that ask for one."""
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI", "MASTER_")
 ROLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
@@ -31,7 +35,7 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
@@ -43,7 +47,8 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerParameters=bf_interval=1,sched_interval=1
+SchedulerParameters=bf_interval=2,sched_interval=2
+GresTypes=gpu
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 KillWait=5
@@ -68,6 +73,7 @@ class Cluster:
         self.env = outside | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": os.pathsep.join(paths),
+            **MPI_AS_ROOT,
         }
         self.daemons: list[subprocess.Popen] = []
 
@@ -93,12 +99,14 @@ class Cluster:
         port, *ports = free_ports(1 + len(NODES))
         nodes = [
             f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={own} CPUs=4"
+            + (" Gres=gpu:1" if name == GPU_NODE else "")
             for (name, address), own in zip(NODES.items(), ports, strict=True)
         ]
         conf = CONF.format(
             host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(nodes)
         )
         (folder / "slurm.conf").write_text(conf)
+        (folder / "gres.conf").write_text(f"NodeName={GPU_NODE} Name=gpu File=/dev/null\n")
         # Forced, as munged would have the folders around its socket open to all users.
         self.daemon(
             "munged",
@@ -160,10 +168,17 @@ class Cluster:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
 
-    def processes(self) -> list[int]:
-        """Every process that was started for this cluster or in it, by the mark of its
-        environment: a job's processes are no children of ours."""
+    def job(self, number: str) -> dict[str, str]:
+        """What Slurm tells of a job, or of the first component of a heterogeneous one."""
+        told = self.run("scontrol", "--oneliner", "show", "job", number).stdout.splitlines()[0]
+        return dict(word.split("=", 1) for word in told.split() if "=" in word)
+
+    def processes(self, number: str | None = None) -> list[int]:
+        """Every process that was started for this cluster or in it, or in one job, by the mark
+        of its environment: a job's processes are no children of ours."""
         mark = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
+        if number is not None:
+            mark = f"SLURM_JOB_ID={number}".encode()
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
