@@ -23,7 +23,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
 """Nodes and their addresses; the names mean something to Slurm alone."""
 GPU_NODE = "n3"
-"""The node that Slurm takes to have a GPU, so that it deals with jobs that ask for one."""
+"""The node that Slurm takes to have a GPU, and gives to other jobs last."""
 LAUNCHERS = ("SLURM_", "OMPI_", "PMI", "MASTER_")
 ROLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
@@ -99,7 +99,7 @@ class Cluster:
         port, *ports = free_ports(1 + len(NODES))
         nodes = [
             f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={own} CPUs=4"
-            + (" Gres=gpu:1" if name == GPU_NODE else "")
+            + (" Gres=gpu:1 Weight=9" if name == GPU_NODE else "")
             for (name, address), own in zip(NODES.items(), ports, strict=True)
         ]
         conf = CONF.format(

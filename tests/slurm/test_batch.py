@@ -20,8 +20,8 @@ ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 HAS_RAY = "ray" in typing.get_args(flags_of(default_config("ppo", "CartPole-v1"))["backend"].hint)
 
 STEADY = ["vpg", "rookery/Synthetic-v1", "--nodes", "2", "--envs", "4", "--threads", "1"]
-STEADY += ["--env.kwargs", '{"length": 1000000, "sleep_ms": 10}', "--algo.rollout_steps", "16"]
-STEADY += ["--env-steps", "6_000"]
+STEADY += ["--env.kwargs", '{"length": 1000000, "sleep_ms": 10}', "--algo.episodes", "none"]
+STEADY += ["--algo.rollout_steps", "16", "--env-steps", "6_000"]
 ROUND = 2 * 4 * 16
 """Steps of a round of STEADY: its episodes never end, so that every row is a step."""
 
