@@ -16,7 +16,7 @@ from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.runs.files import write_text, writing
 from rookery.runs.run import checked_name, default_name
-from rookery.slurm.job import Job
+from rookery.slurm.job import Job, flag
 from rookery.slurm.script import Work, implied, script
 from rookery.slurm.submit import submit
 
@@ -24,6 +24,7 @@ USAGE = """rookery slurm ALGO ENV [options] [options of train]  write a batch sc
 """
 TAKEN = {
     "resume": "submit the script of the run again, and it goes on",
+    "ray_address": "the job starts a cluster of its own",
     "config": "name the algorithm and the environment, and give the settings as options",
 }
 """Options of `train` that say nothing to a script, and what to do instead."""
@@ -77,7 +78,7 @@ def plan(args: Sequence[str]) -> tuple[Job, Work, Options]:
     given, extra = parse_flags(rest, known)
     require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
     for name, remedy in TAKEN.items():
-        require(name not in given, f"--{name} is not for a script; {remedy}")
+        require(name not in given, f"{flag(name)} is not for a script; {remedy}")
     asked = {key: given.pop(key) for key in list(given) if key in of_job}
     job = from_dict(Job, {**asked, "sbatch": others})
     options = from_dict(Options, {key: given.pop(key) for key in list(given) if key in own})
@@ -93,7 +94,7 @@ def work_of(job: Job, names: list[str], given: dict[str, Any], told: dict[str, A
     overrides, use_preset = nest(settings), not train.no_preset
     config = resolve(algorithm, environment, overrides, train.preset, use_preset).config
     require(
-        job.kind != "ranks" or config.actors is None,
+        job.kind != "ranks" or config.actors == "auto",
         f"actors={config.actors}: the job starts as many ranks as --nodes and --tasks-per-node"
         " say; leave it out",
     )

@@ -146,10 +146,11 @@ def implied(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
     backend = "ranks" if job.kind == "ranks" else "ray"
     told = given.get("backend", backend)
     require(told == backend, f"--backend {told} with --kind {job.kind}: it is {backend} there")
-    if job.kind == "hetero":
-        return {"backend": backend, "ray.learner_resource": LEARNER}
-    # One rank would start others by itself.
-    return {} if job.kind == "ranks" and job.nodes * job.tasks == 1 else {"backend": backend}
+    if job.kind == "ranks":
+        # One rank would start others by itself.
+        return {} if job.nodes * job.tasks == 1 else {"backend": backend}
+    learner = {"ray.learner_resource": LEARNER} if job.kind == "hetero" else {}
+    return {"backend": backend, **learner}
 
 
 def script(job: Job, work: Work) -> str:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import typing
 from pathlib import Path
 
 import pytest
 
 import rookery
-from rookery.config import default_config
-from rookery.fields import flags_of
-from rookery.slurm.job import Job
-from rookery.slurm.script import Work, script
 
 COMMAND = [sys.executable, "-m", "rookery", "slurm"]
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
-HAS_RAY = "ray" in typing.get_args(flags_of(default_config("ppo", "CartPole-v1"))["backend"].hint)
 
 STEADY = ["vpg", "rookery/Synthetic-v1", "--nodes", "2", "--envs", "4", "--threads", "1"]
 STEADY += ["--env.kwargs", '{"length": 1000000, "sleep_ms": 10}', "--algo.episodes", "none"]
@@ -78,31 +72,19 @@ def test_ranks_solve_cartpole(slurm, tmp_path, launcher):
     assert result["episode_return_mean"] >= 475
 
 
-def submit_ray(slurm, folder: Path, job: Job, **settings: str) -> tuple[str, Path]:
-    """A job on Ray; where there is no such backend yet, a run beside the cluster."""
-    run = folder / "run"
-    work = Work("ppo", "CartPole-v1", run, {"backend": "serial", **settings}, {})
-    file = run.with_name("run.sbatch")
-    file.write_text(script(job, work))
-    return again(slurm, run), run
-
-
 @pytest.mark.parametrize("kind", ["ray", "hetero"])
 def test_a_ray_cluster_solves_cartpole(slurm, tmp_path, kind):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     before = set(Path("/tmp").glob("rookery-*"))
     nodes = {"ray": 3, "hetero": 1}[kind]
-    if HAS_RAY:
-        args = ["ppo", "CartPole-v1", "--kind", kind, "--nodes", nodes, "--cpus-per-node", "2"]
-        number, run = submit(slurm, tmp_path, *args, "--time", "10", "--stop-return", "475")
-    else:
-        job = Job(kind=kind, nodes=nodes, time="10", sbatch=(f"output={tmp_path}/log",))
-        number, run = submit_ray(slurm, tmp_path, job, stop_return="475")
+    args = ["ppo", "CartPole-v1", "--kind", kind, "--nodes", nodes, "--cpus-per-node", "2"]
+    args += ["--actors", "2", "--envs", "16", "--stop-return", "475"]
+    number, run = submit(slurm, tmp_path, *args, "--time", "10")
     job = until_ended(slurm, number, run, 240)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), log_of(run)
-    assert "has 3 nodes" in log_of(run)
+    assert "ray on 3 nodes, 2 actors" in log_of(run)
     result = rookery.load(run).result
-    assert result["status"] == "solved"
+    assert (result["status"], result["backend"]) == ("solved", "ray")
     assert result["episode_return_mean"] >= 475
     assert set(Path("/tmp").glob("rookery-*")) <= before
 

@@ -160,6 +160,7 @@ def test_the_command_writes_the_script(capsys, tmp_path):
         (["--kind", "mpi"], ["kind", "mpi"]),
         (["--nodes", "2", "--actors", "2"], ["actors=2", "--nodes"]),
         (["--resume", "runs/a"], ["--resume", "again"]),
+        (["--ray-address", "a:1"], ["--ray-address", "of its own"]),
         (["--nodes", "2", "--backend", "threads"], ["--backend threads", "--kind ranks"]),
         (["--name", "a/b"], ["name", "a/b"]),
         (["--sbatch"], ["--sbatch", "needs a value"]),
