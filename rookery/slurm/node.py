@@ -3,7 +3,9 @@
 python -m rookery.slurm.node ADDRESS:PORT [--head] [--cpus N] [--gpus N] [--resource NAME]
     [--seconds S]
 
-Runs until SIGUSR1 or SIGTERM. srun passes the first on, and answers the second with SIGKILL.
+Runs until SIGUSR1, which srun passes on; it would answer SIGTERM with SIGKILL. When Slurm itself
+ends the job it sends SIGTERM to every process at once: the node then stays until the training has
+saved.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +28,11 @@ from rookery.slurm.address import free_port, listens, own_address, require_ray
 
 MARK = "ROOKERY_RAY_NODE"
 """Environment variable by which a node finds every process that it brought about."""
-DRAIN_S, LEAVE_S = 20.0, 1.5
-"""How long Ray may take to shut down; if Slurm ends the job, and has told all of Ray to end."""
-ENDS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+KEY = "RAY_AUTH_TOKEN_PATH"
+"""Environment variable: the cluster's key, which the script takes away when training is over."""
+SAVE_S = 20.0
+"""How long the training may take to save, of the 30 s that Slurm gives by default."""
+ENDS = (signal.SIGUSR1, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +85,23 @@ def stay(address: str, folder: Path, options: Options, asked: Sequence[int]) -> 
         ray = start(command(address, folder, options), log)
         while not asked and ray.poll() is None:
             time.sleep(0.2)
-        status = ray.poll()
-        end(ray, LEAVE_S if signal.SIGTERM in asked else DRAIN_S)
-        if not asked and time.monotonic() > deadline:
-            print(f"rookery: {lost(status, log)}", file=sys.stderr)
+        if asked:
+            let_it_save(asked)
+        elif time.monotonic() > deadline:
+            print(f"rookery: {lost(ray.poll(), log)}", file=sys.stderr)
             return 1
         end_marked(folder)
+        ray.wait()
     return 0
+
+
+def let_it_save(asked: Sequence[int]) -> None:
+    """Stay as long as the training may need the cluster."""
+    deadline = time.monotonic() + SAVE_S
+    while signal.SIGUSR1 not in asked and time.monotonic() < deadline:
+        if not os.path.exists(os.environ.get(KEY, "")):
+            return
+        time.sleep(0.2)
 
 
 def command(address: str, folder: Path, options: Options) -> list[str]:
@@ -107,25 +122,15 @@ def command(address: str, folder: Path, options: Options) -> list[str]:
 
 
 def start(words: list[str], log: Path) -> subprocess.Popen:
-    """Ray, deaf to the signal that ends this program: Slurm sends it to every process."""
+    """Ray, deaf to the signals that end this program: Slurm sends them to every process."""
     with log.open("w") as output:
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ENDS),
         )
-
-
-def end(ray: subprocess.Popen, seconds: float) -> None:
-    """Let Ray shut down; while it waits for a head it hears nothing, and is killed."""
-    ray.terminate()
-    try:
-        ray.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        ray.kill()
-        ray.wait()
 
 
 def lost(status: int | None, log: Path) -> str:
@@ -136,15 +141,12 @@ def lost(status: int | None, log: Path) -> str:
 
 
 def end_marked(folder: Path) -> None:
-    """End every process that bears the mark of this node."""
-    deadline = time.monotonic() + LEAVE_S
-    while marked(folder) and time.monotonic() < deadline:
+    """End every process that bears the mark of this node; those of Ray have nothing to save."""
+    while pids := marked(folder):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    for pid in marked(folder):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def marked(folder: Path) -> list[int]:

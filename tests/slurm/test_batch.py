@@ -105,8 +105,11 @@ def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path)
     assert rookery.load(run).result["status"] == "finished"
 
 
-def test_a_cancelled_job_can_go_on(slurm, tmp_path):
-    number, run = submit(slurm, tmp_path, *STEADY)
+@pytest.mark.parametrize("options", [[], ["--kind", "ray", "--actors", "2"]], ids=["ranks", "ray"])
+def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
+    if options:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
+    number, run = submit(slurm, tmp_path, *STEADY, *options)
     until_it_trains(slurm, number, run)
     assert slurm.run("scancel", number).returncode == 0
     assert until_ended(slurm, number, run)["JobState"] == "CANCELLED"
