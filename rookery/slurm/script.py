@@ -287,7 +287,10 @@ def training(job: Job) -> str:
 training=$!
 """
     return f"""\
-# The ranks find each other by what their launcher tells them.
+# This script runs on the first node, and so does rank 0: the others meet it at a free port there.
+address=$("$python" -m rookery.slurm.address)
+export MASTER_ADDR="${{address%:*}}" MASTER_PORT="${{address##*:}}"
+
 {launch(job)} \\
     "${{train[@]}}" "${{settings[@]}}" &
 training=$!
