@@ -60,14 +60,15 @@ def log_of(run: Path) -> str:
     return (run.parent / "log").read_text()
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
-def test_ranks_solve_cartpole(slurm, tmp_path, launcher):
-    args = ["ppo", "CartPole-v1", "--nodes", "3", "--launcher", launcher, "--time", "10"]
-    number, run = submit(slurm, tmp_path, *args, "--envs", "11", "--stop-return", "475")
+@pytest.mark.parametrize(("launcher", "nodes"), [("srun", 3), ("mpirun", 2)])
+def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
+    args = ["ppo", "CartPole-v1", "--nodes", nodes, "--launcher", launcher, "--time", "10"]
+    args += ["--envs", 32 // nodes, "--stop-return", "475"]
+    number, run = submit(slurm, tmp_path, *args)
     job = until_ended(slurm, number, run)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), log_of(run)
     result = rookery.load(run).result
-    assert (result["status"], result["ranks"]) == ("solved", 3)
+    assert (result["status"], result["ranks"]) == ("solved", nodes)
     assert result["transport"] == ("mpi" if launcher == "mpirun" else "gloo")
     assert result["episode_return_mean"] >= 475
 
