@@ -333,7 +333,7 @@ class Driver(Backend):
             self.weights = weights
         mirror.updates = learned.updates
         mirror.samples.fill_(self.samples_before + learned.samples)
-        mirror.sums.add_(torch.from_numpy(learned.sums))
+        mirror.sums.add_(torch.tensor(learned.sums))
         mirror.counted += learned.counted
         mirror.metric_names = learned.names
         mirror.input_bytes = learned.input_bytes
