@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import cluster_of
+from ray_runs import cluster_of
 from test_faults import APEX, PPO, column
 
 

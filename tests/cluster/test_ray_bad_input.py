@@ -4,7 +4,7 @@ import socket
 import sys
 
 import pytest
-from conftest import HELPERS
+from ray_runs import HELPERS
 
 import rookery
 from rookery.errors import BadInput
