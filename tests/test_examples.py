@@ -16,17 +16,21 @@ def own_package(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "custom_env"))
 
 
-@pytest.mark.parametrize("actors", [1, 2])
-def test_an_environment_of_ones_own_is_trained_by_name(own_package, actors, tmp_path):
+@pytest.mark.parametrize("backend", ["serial", "ranks", "ray"])
+def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, tmp_path):
+    if backend == "ray":
+        pytest.importorskip("ray")
+    actors = 1 if backend == "serial" else 2
     run = rookery.train(
         *("ppo", "twostate:TwoState-v0"),
         runs_dir=tmp_path,
         env_steps=16_000,
         threads=1,
+        backend=backend,
         actors=actors,
         algo={"rollout_steps": 32},
     )
-    assert run.result["ranks"] == actors
+    assert run.result["backend"] == backend
     assert run.evaluate(episodes=50)["return_mean"] == 1.0
     assert run.result["episode_return_mean"] > 0.8
 

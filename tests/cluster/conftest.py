@@ -9,7 +9,7 @@ pytest.importorskip("ray", reason="the extra `ray` is not installed")
 from ray_runs import Command, cluster_of
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_cluster():
     """Three nodes that no test harms."""
     with cluster_of(1, 2, 2) as nodes:

@@ -27,7 +27,10 @@ def node_in(line):
     return words[words.index("pid") - 1]
 
 
-@pytest.mark.parametrize(("settings", "left"), [(PPO, 3), (APEX, 2)], ids=["ppo", "apex"])
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [pytest.param(PPO, 3, id="ppo"), pytest.param(APEX, 2, id="apex", marks=pytest.mark.long)],
+)
 def test_a_run_outlives_a_node_and_uses_one_that_joins(nodes, command, settings, left):
     """The learner goes to the head, which has the resource and one CPU; one of two other nodes is
     killed, and later another joins."""
@@ -47,6 +50,7 @@ def test_a_run_outlives_a_node_and_uses_one_that_joins(nodes, command, settings,
     assert column(run, "env_steps") == sorted(column(run, "env_steps"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [PPO, APEX], ids=["ppo", "apex"])
 def test_actors_follow_the_cluster(nodes, command, settings):
     run = command(*settings, "--actors", "auto", "--env-steps", 10**7, address=nodes.address)

@@ -207,7 +207,7 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slurm() -> Iterator[Cluster]:
     """Three nodes, n1 to n3; skipped where Slurm is not installed."""
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def log_of(run: Path) -> str:
     return (run.parent / "log").read_text()
 
 
-@pytest.mark.parametrize(("launcher", "nodes"), [("srun", 3), ("mpirun", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "nodes"), [("srun", 3), pytest.param("mpirun", 2, marks=pytest.mark.long)]
+)
 def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
     args = ["ppo", "CartPole-v1", "--nodes", nodes, "--launcher", launcher, "--time", "10"]
     args += ["--envs", 32 // nodes, "--stop-return", "475"]
@@ -73,7 +76,7 @@ def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
     assert result["episode_return_mean"] >= 475
 
 
-@pytest.mark.parametrize("kind", ["ray", "hetero"])
+@pytest.mark.parametrize("kind", ["ray", pytest.param("hetero", marks=pytest.mark.long)])
 def test_a_ray_cluster_solves_cartpole(slurm, tmp_path, kind):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     before = set(Path("/tmp").glob("rookery-*"))
@@ -88,6 +91,19 @@ def test_a_ray_cluster_solves_cartpole(slurm, tmp_path, kind):
     assert (result["status"], result["backend"]) == ("solved", "ray")
     assert result["episode_return_mean"] >= 475
     assert set(Path("/tmp").glob("rookery-*")) <= before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ranks", "ray"])
+def test_an_environment_of_ones_own_is_trained_by_name(slurm, tmp_path, kind, monkeypatch):
+    package = Path(__file__).parents[2] / "examples" / "custom_env"
+    paths = os.pathsep.join([str(package), slurm.env.get("PYTHONPATH", "")])
+    monkeypatch.setitem(slurm.env, "PYTHONPATH", paths.rstrip(os.pathsep))
+    args = ["ppo", "twostate:TwoState-v0", "--kind", kind, "--nodes", 2, "--env-steps", 16_000]
+    args += ["--actors", "2"] if kind == "ray" else []
+    number, run = submit(slurm, tmp_path, *args, "--algo.rollout_steps", "32", "--time", "10")
+    assert until_ended(slurm, number, run)["JobState"] == "COMPLETED", log_of(run)
+    assert rookery.load(run).result["episode_return_mean"] > 0.8
 
 
 def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path):
@@ -106,7 +122,13 @@ def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path)
     assert rookery.load(run).result["status"] == "finished"
 
 
-@pytest.mark.parametrize("options", [[], ["--kind", "ray", "--actors", "2"]], ids=["ranks", "ray"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([], id="ranks"),
+        pytest.param(["--kind", "ray", "--actors", "2"], id="ray", marks=pytest.mark.long),
+    ],
+)
 def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
     if options:
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")

@@ -140,14 +140,17 @@ class Driver(Backend):
 
     def wait_for(self, references: Sequence[Any], what: str) -> list[Any]:
         """What they answer; BadInput if they fail or take too long."""
-        limit = self.config.ray.start_seconds
-        ready, rest = ray.wait(list(references), num_returns=len(references), timeout=limit)
-        try:
-            answers = {reference: ray.get(reference) for reference in ready}
-        except RayError as error:
-            raise refusal(error, what) from None
-        if rest:
-            raise self.too_long(what)
+        deadline = time.monotonic() + self.config.ray.start_seconds
+        waiting, answers = list(references), {}
+        while waiting:
+            left = deadline - time.monotonic()
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, left))
+            if not ready:
+                raise self.too_long(what)
+            try:
+                answers[ready[0]] = ray.get(ready[0])
+            except RayError as error:
+                raise refusal(error, what) from None
         return [answers[reference] for reference in references]
 
     def wait_for_actors(self) -> None:

@@ -17,6 +17,8 @@ SHARD_BIT = 44
 """Keys of a shard's windows lie below 2 to this; its number stands above."""
 REST_S = 0.005
 """How long a shard that has nothing due is left alone."""
+UNREACHED_S = 1.0
+"""How long one that cannot be reached is."""
 MOST_TOGETHER = 8
 BYTES_TOGETHER = 1 << 20
 """Small batches are fetched several at a time: asking takes longer than drawing them."""
@@ -55,8 +57,12 @@ class RemoteReplay:
             number = self.asked.pop(reference)
             try:
                 batches = ray.get(reference)
-            except ray.exceptions.RayError:
+            except ray.exceptions.ActorDiedError:
                 self.lost.add(number)
+                continue
+            except ray.exceptions.RayError:
+                # It cannot be reached, but may be again.
+                self.resting[number] = time.monotonic() + UNREACHED_S
                 continue
             self.found.extend((number, batch) for batch in batches)
             if batches:

@@ -186,6 +186,7 @@ class Streams(Driver):
             answer = ray.get(reference)
         except RayError as error:
             if isinstance(post, ActorPost):
+                post.under_way.discard(reference)
                 weights_lost(error)
             if isinstance(error, ObjectLostError):
                 self.forget_segments(post)
