@@ -16,11 +16,11 @@ def own_package(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "custom_env"))
 
 
-@pytest.mark.parametrize("backend", ["serial", "ranks", "ray"])
-def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, tmp_path):
-    if backend == "ray":
-        pytest.importorskip("ray")
-    actors = 1 if backend == "serial" else 2
+@pytest.mark.parametrize(
+    ("backend", "actors"),
+    [("serial", 1), ("ranks", 2), pytest.param("ray", 2, marks=pytest.mark.long)],
+)
+def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, actors, tmp_path):
     run = rookery.train(
         *("ppo", "twostate:TwoState-v0"),
         runs_dir=tmp_path,

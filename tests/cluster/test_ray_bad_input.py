@@ -98,8 +98,8 @@ def test_a_wait_for_others_has_a_limit(joined, tmp_path):
     try:
         hog = ray.util.placement_group([{"CPU": cpus} for cpus in (1, 2, 2)])
         ray.get(hog.ready())
-        line = refused(tmp_path, actors=1, ray={"start_seconds": 15})
-        assert "waited 15 s (ray.start_seconds) for 1 of 1 actors" in line
+        line = refused(tmp_path, actors=1, ray={"start_seconds": 9})
+        assert "waited 9 s (ray.start_seconds) for 1 of 1 actors" in line
         assert "of which 0 CPUs are free" in line
     finally:
         ray.shutdown()

@@ -62,7 +62,7 @@ def listening():
     return told.stdout.splitlines()[1:]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "apex"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("apex", marks=pytest.mark.long)])
 def test_a_run_goes_on_elsewhere(joined, tmp_path, algorithm):
     """Begun on a cluster and resumed on one core, and the other way round."""
     algo = {"capacity": 5_000, "warm_up": 100} if algorithm == "apex" else {}

@@ -62,7 +62,7 @@ def log_of(run: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "nodes"), [("srun", 3), pytest.param("mpirun", 2, marks=pytest.mark.long)]
+    ("launcher", "nodes"), [pytest.param("srun", 3, marks=pytest.mark.long), ("mpirun", 2)]
 )
 def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
     args = ["ppo", "CartPole-v1", "--nodes", nodes, "--launcher", launcher, "--time", "10"]
@@ -122,13 +122,8 @@ def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path)
     assert rookery.load(run).result["status"] == "finished"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param([], id="ranks"),
-        pytest.param(["--kind", "ray", "--actors", "2"], id="ray", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [[], ["--kind", "ray", "--actors", "2"]], ids=["ranks", "ray"])
 def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
     if options:
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")

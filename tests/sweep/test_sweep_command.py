@@ -112,6 +112,7 @@ def await_report(folder, number, process):
 
 
 @needs_ray
+@pytest.mark.long
 def test_a_sweep_that_was_killed_goes_on(tmp_path):
     words = [*PPO, "--net.hidden", "32", "--algo.learning_rate", "log:1e-4:1e-2"]
     words += ["--search", "optuna", "--samples", 2]
@@ -142,6 +143,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path):
 
 
 @needs_ray
+@pytest.mark.long
 def test_ctrl_c_keeps_the_sweep_and_ends_every_process(tmp_path):
     words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--samples", 2, "--no-plot"]
     folder = tmp_path / "sweeps" / "s"
