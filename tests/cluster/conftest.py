@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("ray", reason="the extra `ray` is not installed")
+from rookery.runtime.cluster.connect import on_loopback
+
+with on_loopback():
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 from ray_runs import Command, cluster_of
 

@@ -13,9 +13,6 @@ from pathlib import Path
 
 from rookery.runs.table import read_rows
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-
 HELPERS = Path(__file__).parent / "helpers"
 
 

@@ -27,9 +27,10 @@ def node_in(line):
     return words[words.index("pid") - 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "left"),
-    [pytest.param(PPO, 3, id="ppo"), pytest.param(APEX, 2, id="apex", marks=pytest.mark.long)],
+    [pytest.param(PPO, 3, id="ppo"), pytest.param(APEX, 2, id="apex")],
 )
 def test_a_run_outlives_a_node_and_uses_one_that_joins(nodes, command, settings, left):
     """The learner goes to the head, which has the resource and one CPU; one of two other nodes is

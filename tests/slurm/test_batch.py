@@ -106,6 +106,7 @@ def test_an_environment_of_ones_own_is_trained_by_name(slurm, tmp_path, kind, mo
     assert rookery.load(run).result["episode_return_mean"] > 0.8
 
 
+@pytest.mark.long
 def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path):
     number, run = submit(slurm, tmp_path, *STEADY)
     until_it_trains(slurm, number, run)

@@ -160,6 +160,7 @@ def test_ctrl_c_keeps_the_sweep_and_ends_every_process(tmp_path):
 
 
 @needs_ray
+@pytest.mark.long
 def test_when_every_trial_fails_the_first_reason_is_told(tmp_path):
     words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--samples", 1]
     status, output, errors = call(tmp_path, *words, "--env-steps", 300, "--metric", "episode_retur")

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rookery.errors import BadInput, missing_extra, require
@@ -29,28 +29,49 @@ def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
         raise missing_extra(what, "ray")
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is None:
-        # Without it Ray listens on the machine's outer address.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    else:
-        check_answers(address)
-    import ray
+    with ExitStack() as starting:
+        if address is None:
+            starting.enter_context(on_loopback())
+        else:
+            check_answers(address)
+        import ray
 
-    if ray.is_initialized():
-        yield
-        return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} | local
-        local["num_cpus"] = max(int(machine()["cores"]), math.ceil(cpus))
-    try:
-        ray.init(address or "local", **quiet, **({} if address else local))
-    except Exception as error:
-        raise no_ray(address or "local", " ".join(str(error).split())) from error
+        joined = ray.is_initialized()
+        if not joined:
+            local["num_cpus"] = max(int(machine()["cores"]), math.ceil(cpus))
+            init(address, local)
     try:
         yield
     finally:
-        ray.shutdown()
+        if not joined:
+            ray.shutdown()
+
+
+def init(address: str | None, local: dict[str, Any]) -> None:
+    """Join the cluster, or start one on this machine."""
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} | local
+    try:
+        ray.init(address or "local", **options)
+    except Exception as error:
+        raise no_ray(address or "local", " ".join(str(error).split())) from error
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """What is imported of Ray and started of it meanwhile listens on loopback, where by itself it
+    would on the machine's outer address."""
+    name = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    before = os.environ.get(name)
+    os.environ[name] = before or "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 def check_answers(address: str) -> None:
