@@ -42,6 +42,8 @@ class Command:
         environment.pop("RAY_ADDRESS", None)
         if address is not None:
             environment["RAY_ADDRESS"] = address
+            # Or Ray would look for the cluster at the machine's outer address.
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         self.output = folder / "output.txt"
         with self.output.open("w") as file:
             arguments = [*map(str, args), "--runs-dir", str(folder), "--name", "run"]

@@ -76,7 +76,8 @@ def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
     assert result["episode_return_mean"] >= 475
 
 
-@pytest.mark.parametrize("kind", ["ray", pytest.param("hetero", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ray", "hetero"])
 def test_a_ray_cluster_solves_cartpole(slurm, tmp_path, kind):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     before = set(Path("/tmp").glob("rookery-*"))
