@@ -8,49 +8,35 @@ from contextlib import ExitStack
 from typing import Any
 
 import ray
-import torch
-from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError, RayTaskError
+from ray.exceptions import RayError
 
 from rookery.data.steps import Lanes
 from rookery.envs import statistics
-from rookery.errors import BadInput, EnvironmentFailure, RookeryError
+from rookery.errors import BadInput, EnvironmentFailure
 from rookery.memory.budget import gigabytes
 from rookery.runs.checkpoint import Checkpoint
-from rookery.runtime.backend import Backend, LearnerLost, Setup, Tell
+from rookery.runtime.backend import Backend, Setup, Tell
 from rookery.runtime.cluster import resources
+from rookery.runtime.cluster.learners import WAIT_S, Learners
 from rookery.runtime.cluster.ledger import ReplayLedger
+from rookery.runtime.cluster.losses import raise_told, reason_of, refusal
 from rookery.runtime.cluster.posts import ActorPost, Post
-from rookery.runtime.cluster.roles import ActorRole, Brief, LearnerRole
+from rookery.runtime.cluster.roles import ActorRole, Brief, end, sent_for
 from rookery.runtime.cluster.status import StatusRow, table
-from rookery.runtime.cluster.wire import (
-    Began,
-    Learned,
-    Played,
-    Where,
-    from_arrays,
-    numbers,
-    to_arrays,
-)
+from rookery.runtime.cluster.waiting import too_long
+from rookery.runtime.cluster.wire import Began, Learned, Played, numbers
 from rookery.runtime.making import share_of
 from rookery.runtime.progress import Share
-from rookery.runtime.state import Parts, learned_tensors, load_learned, load_moments
+from rookery.runtime.state import Parts, load_learned, load_moments
 
-CPU = torch.device("cpu")
 LOOK_S = 2.0
 """Time between looks at the cluster."""
-WAIT_S = 1.0
 CLOSE_S = 2.0
 """How long roles may take to close."""
-WARN_S = 60.0
-"""After how long a wait is told of."""
 
 
 class Driver(Backend):
-    """What both kinds of runs on a cluster have in common.
-
-    `parts.learner` is a mirror of the first learner: it counts as that one does, and has its
-    weights after `catch_up`.
-    """
+    """What both kinds of runs on a cluster have in common."""
 
     recovers = True
 
@@ -68,15 +54,9 @@ class Driver(Backend):
         resources.check(self.config, needs, count, self.cluster)
         share_of(parts.algorithm.collection, 0, count)
         self.begun = False
-        self.restarts = 0
-        """Of the learners."""
         self.version = 0
         self.weights = ray.put(numbers(parts.learner.flat.values))
-        self.learners: list[Any] = []
-        self.learner_at: list[Where] = []
-        self.learned: Learned | None = None
-        self.times_before = (0.0, 0.0, 0.0, 0.0)
-        self.samples_before = 0.0
+        self.learners = Learners(parts, brief, needs, tell)
         self.cpu_gone = 0.0
         """CPU seconds of actors that are no more."""
         self.lag_sum, self.lag_max, self.segments = 0, 0, 0
@@ -87,10 +67,10 @@ class Driver(Backend):
 
     def start(self) -> None:
         """Send for everybody, and wait until they are there."""
-        begun = self.ask_learners(self.tensors())
+        begun = self.learners.send_for(self.writers())
         for post in self.actors:
             post.fill()
-        self.greet_learners(self.wait_for(begun, learners_text(begun)))
+        self.learners.greet(begun)
         self.start_memory()
         self.wait_for_actors()
         self.begun = True
@@ -98,11 +78,7 @@ class Driver(Backend):
 
     def start_memory(self) -> None:
         """Send for what keeps experience, if it is not the learners."""
-
-    def greet_learners(self, began: Sequence[Began]) -> None:
-        """All learners are ready."""
-        self.learner_at = [each.where for each in began]
-        self.note_memory(began)
+        self.note_memory(self.learners.began)
 
     def note_memory(self, began: Sequence[Began]) -> None:
         """Say what the replay memories that were made will take, if any were."""
@@ -121,66 +97,31 @@ class Driver(Backend):
 
         return start
 
-    def ask_learners(self, tensors: dict[str, Any]) -> list[Any]:
-        """Send for learners that go on from these tensors; what they answer when they are ready."""
-        count, options = self.needs.learners, self.needs.options("learner")
-        self.learners = [sent_for(LearnerRole, options, self.brief) for _ in range(count)]
-        meeting = ""
-        if count > 1:
-            (meeting,) = self.wait_for([self.learners[0].meeting_point.remote()], "a learner")
-        saved = ray.put(tensors)
-        return [
-            learner.begin.remote(rank, count, meeting, self.writers_of(rank), saved)
-            for rank, learner in enumerate(self.learners)
-        ]
-
-    def writers_of(self, rank: int) -> int:
-        """How many actors write to a learner's memory."""
-        return len(range(rank, len(self.actors), self.needs.learners))
-
-    def wait_for(self, references: Sequence[Any], what: str) -> list[Any]:
-        """What they answer; BadInput if they fail or take too long."""
-        deadline = time.monotonic() + self.config.ray.start_seconds
-        waiting, answers = list(references), {}
-        while waiting:
-            left = deadline - time.monotonic()
-            ready, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, left))
-            if not ready:
-                raise self.too_long(what)
-            try:
-                answers[ready[0]] = ray.get(ready[0])
-            except RayError as error:
-                raise refusal(error, what) from None
-        return [answers[reference] for reference in references]
+    def writers(self) -> list[int]:
+        """How many actors write to the memory of each learner."""
+        count = self.learners.count
+        return [len(range(rank, len(self.actors), count)) for rank in range(count)]
 
     def wait_for_actors(self) -> None:
         """Until all are there, or a run can go on with those that are."""
         deadline = time.monotonic() + self.config.ray.start_seconds
         while time.monotonic() < deadline and not all(post.ready for post in self.actors):
             self.settle(WAIT_S)
-        if len(self.ready()) < self.needs.learners:
-            raise self.too_long(f"{self.needs.learners} of {len(self.actors)} actors")
+        if len(self.ready()) < self.learners.count:
+            raise self.too_few()
         if missing := [str(post) for post in self.actors if not post.ready]:
             self.tell(f"going on without {', '.join(missing)}, which found no place yet", "")
 
-    def too_long(self, what: str) -> BadInput:
-        """The error for a wait that was too long."""
-        self.cluster = resources.cluster_now()
-        return BadInput(
-            f"ray: waited {self.config.ray.start_seconds:g} s (ray.start_seconds) for {what};"
-            f" the cluster has {self.cluster.describe()}, of which"
-            f" {self.cluster.free.get('CPU', 0):g} CPUs are free"
-        )
+    def too_few(self) -> BadInput:
+        """The error for actors that do not come."""
+        what = f"{self.learners.count} of {len(self.actors)} actors"
+        return too_long(what, self.config.ray.start_seconds)
 
     def setup(self) -> Setup:
-        first, count = self.learner_at[0], self.needs.learners
+        first, count = self.learners.began[0], self.learners.count
         learners = "" if count == 1 else f" and {count} learners"
-        nodes = "1 node" if self.cluster.nodes == 1 else f"{self.cluster.nodes} nodes"
-        line = f"ray on {nodes}, {len(self.actors)} actors{learners}"
-        transport = "one process" if count == 1 else "gloo"
-        if first.device.startswith("cuda") and count > 1:
-            transport = "nccl"
-        return Setup(line, transport, count, first.device, first.threads)
+        line = f"ray on {self.cluster.nodes_text}, {len(self.actors)} actors{learners}"
+        return Setup(line, first.transport, count, first.where.device, first.where.threads)
 
     # ---------------------------------------------------------------- looking after
 
@@ -285,7 +226,7 @@ class Driver(Backend):
     def collect(self, post: ActorPost, index: int, playing: int) -> tuple[Any, Any]:
         """Ask one of several actors for a segment; references to it and to what it took."""
         envs = self.config.envs
-        segment, played = post.handle.collect.options(num_returns=2).remote(
+        return post.handle.collect.options(num_returns=2).remote(
             self.weights,
             self.version,
             self.parts.progress.env_steps,
@@ -293,8 +234,6 @@ class Driver(Backend):
             share_of(self.parts.algorithm.collection, index, playing),
             {name: moments.shared() for name, moments in statistics(self.parts.env).items()},
         )
-        post.under_way.add(played)
-        return segment, played
 
     def note_played(self, post: ActorPost, played: Played) -> None:
         """Take down what came with a segment."""
@@ -309,51 +248,22 @@ class Driver(Backend):
         """The part of the run that is done."""
         return self.parts.progress.env_steps / self.config.env_steps
 
-    def answers(self, references: Sequence[Any], doing: str) -> list[Any]:
-        """What the learners answer; LearnerLost if one is gone, ObjectLostError if the only one is
-        there but what it was to learn from is gone."""
-        waiting, began, warned = list(references), time.monotonic(), False
-        try:
-            while waiting:
-                ready, waiting = ray.wait(waiting, num_returns=1, timeout=WAIT_S)
-                for reference in ready:
-                    ray.get(reference)
-                if not warned and time.monotonic() > began + WARN_S:
-                    warned = True
-                    self.tell(f"waiting for {learners_text(waiting)} to {doing}", "")
-            return [ray.get(reference) for reference in references]
-        except RayError as error:
-            raise_told(error)
-            if isinstance(error, ObjectLostError) and len(self.learners) == 1:
-                raise
-            raise LearnerLost(f"a learner was lost: {reason_of(error)}", str(error)) from None
-
     def note_learned(self, learned: Learned, weights: Any) -> None:
-        """Bring the mirror's counts up to date, and let the weights be played with."""
-        mirror = self.parts.learner
-        if learned.updates != mirror.updates:
-            self.version += 1
-            self.weights = weights
-        mirror.updates = learned.updates
-        mirror.samples.fill_(self.samples_before + learned.samples)
-        mirror.sums.add_(torch.tensor(learned.sums))
-        mirror.counted += learned.counted
-        mirror.metric_names = learned.names
-        mirror.input_bytes = learned.input_bytes
-        self.learned = learned
+        """Take down what was learned, and let the weights be played with if they are new."""
+        if learned.updates != self.parts.learner.updates:
+            self.publish(weights)
+        self.learners.note(learned)
 
-    def learner_times(self) -> tuple[float, float, float, float]:
-        """Seconds the first learner learned, reduced, waited, and used of a CPU."""
-        if self.learned is None:
-            return self.times_before
-        now = self.learned[-4:]
-        return tuple(a + b for a, b in zip(self.times_before, now, strict=True))  # type: ignore[return-value]
+    def publish(self, weights: Any) -> None:
+        """Let actors play with these weights."""
+        self.version += 1
+        self.weights = weights
 
     def exchange(self, interrupted: bool) -> list[Share]:
         """What each actor did."""
         progress = self.parts.progress
-        learn_s, reduce_s, wait_s, learner_cpu = self.learner_times()
-        here = progress.cpu_seconds() + learner_cpu + self.cpu_gone
+        learners = self.learners.times
+        here = progress.cpu_seconds() + learners.cpu_s + self.cpu_gone
         shares: list[Share] = []
         for post in self.actors:
             env_steps, post.env_steps = post.env_steps, 0
@@ -363,9 +273,9 @@ class Driver(Backend):
                     env_steps=env_steps,
                     episodes=episodes,
                     **post.times_before.plus(post.times)._asdict(),
-                    learn_s=learn_s,
-                    reduce_s=reduce_s,
-                    wait_s=wait_s + self.wait_s,
+                    learn_s=learners.learn_s,
+                    reduce_s=learners.reduce_s,
+                    wait_s=learners.wait_s + self.wait_s,
                     cpu_s=post.cpu_before + post.cpu_s + (0.0 if shares else here),
                     interrupted=interrupted,
                     seconds=progress.elapsed(),
@@ -387,15 +297,7 @@ class Driver(Backend):
         }
 
     def status(self) -> str:
-        return table(self.actors, self.memory_rows(), self.learner_rows(), resources.cluster_now())
-
-    def learner_rows(self) -> list[StatusRow]:
-        """The learners, for the status."""
-        mirror = self.parts.learner
-        return [
-            StatusRow(f"learner {rank}", where, self.restarts, f"{mirror.updates:,} updates")
-            for rank, where in enumerate(self.learner_at)
-        ]
+        return table(self.actors, self.memory_rows(), self.learners.rows(), resources.cluster_now())
 
     def memory_rows(self) -> list[StatusRow]:
         """What keeps experience, for the status."""
@@ -403,47 +305,15 @@ class Driver(Backend):
 
     # ---------------------------------------------------------------- state
 
-    def tensors(self) -> dict[str, Any]:
-        """What learners go on from: the mirror's state."""
-        mirror = self.parts.learner
-        files = learned_tensors(self.parts.algorithm, mirror)
-        return to_arrays(files | {"counts": {"updates": torch.tensor(mirror.updates)}})
-
     def catch_up(self) -> None:
-        """Give the mirror the learner's weights and optimizer."""
-        references = [self.learners[0].state.remote()]
-        references += [learner.digest.remote() for learner in self.learners]
-        state, *digests = self.answers(references, "tell their weights")
-        if len(set(digests)) > 1:
-            raise RookeryError(f"the weights of the learners differ: {digests}")
-        tensors = from_arrays(state, CPU)
-        load_learned(self.parts, tensors, int(tensors["counts"]["updates"]))
-        self.parts.progress.updates = self.parts.learner.updates
+        self.learners.catch_up()
 
     def recover(self, saved: Checkpoint) -> None:
         """New learners, from a checkpoint."""
-        most = self.config.ray.learner_restarts
-        if self.restarts >= most:
-            raise RookeryError(
-                f"the learners were lost {self.restarts + 1} times, more than"
-                f" ray.learner_restarts={most} allows"
-            )
-        self.restarts += 1
-        for learner in self.learners:
-            end(learner)
-        self.times_before = self.learner_times()
-        self.samples_before = float(self.parts.learner.samples)
-        self.learned = None
-        mirror = self.parts.learner
-        mirror.sums.zero_()
-        mirror.counted = 0
         load_learned(self.parts, saved.tensors, saved.meta["updates"])
         load_moments(self.parts.env, saved.tensors.get("normalizer", {}))
-        began = self.ask_learners(self.tensors())
-        self.greet_learners(self.wait_for(began, learners_text(began)))
-        self.version += 1
-        self.weights = ray.put(numbers(mirror.flat.values))
-        self.tell(f"learners started anew, {self.restarts} of at most {most} times", "")
+        self.learners.restart(self.writers())
+        self.publish(ray.put(numbers(self.parts.learner.flat.values)))
 
     # ---------------------------------------------------------------- ending
 
@@ -456,55 +326,6 @@ class Driver(Backend):
 
     def end(self) -> None:
         """End all roles."""
-        for handle in (*(post.handle for post in self.posts()), *self.learners):
-            end(handle)
-
-
-def learners_text(learners: Sequence[Any]) -> str:
-    """How many learners there are, in words."""
-    return "the learner" if len(learners) == 1 else f"{len(learners)} learners"
-
-
-def sent_for(role: type, options: dict[str, Any], brief: Brief) -> Any:
-    """A Ray actor for a role. Ray itself starts none anew: the driver does, and tells of it."""
-    return ray.remote(role).options(max_restarts=0, **options).remote(brief)
-
-
-def end(handle: Any) -> None:
-    """End a Ray actor, if it lives."""
-    if handle is not None:
-        ray.kill(handle)
-
-
-def weights_lost(error: RayError) -> None:
-    """Raise LearnerLost if what an actor was to play with is gone: it lay on the learner's node."""
-    if isinstance(error, ObjectLostError):
-        raise LearnerLost("the weights were lost with the learner's node", str(error)) from None
-
-
-def raise_told(error: RayError) -> None:
-    """Raise what a role says is wrong with the run itself."""
-    cause = error.cause if isinstance(error, RayTaskError) else None
-    if isinstance(cause, RookeryError) and not isinstance(cause, EnvironmentFailure):
-        raise cause from None
-
-
-def refusal(error: RayError, what: str) -> BadInput:
-    """The error for a role that could not start."""
-    cause = error.cause if isinstance(error, RayTaskError) else None
-    told = str(cause) if isinstance(cause, RookeryError) else reason_of(error)
-    return BadInput(f"ray: {what} could not start: {told}", str(error))
-
-
-def reason_of(error: RayError) -> str:
-    """Why a role was lost, in a line."""
-    if isinstance(error, RayTaskError):
-        return f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
-    if isinstance(error, ActorUnavailableError):
-        return "it cannot be reached"
-    text = " ".join(str(error).split())
-    if "node has died" in text or "node was terminated" in text:
-        return "its node died"
-    if "died unexpectedly" in text or "process has died" in text or "worker died" in text:
-        return "its process died"
-    return text[:300]
+        for post in self.posts():
+            end(post.handle)
+        self.learners.end()

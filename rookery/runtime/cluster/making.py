@@ -6,7 +6,6 @@ import os
 import sys
 from contextlib import ExitStack
 
-import numpy as np
 import torch
 
 from rookery.algorithms import algorithm_class
@@ -60,10 +59,7 @@ def cpus_of(config: RunConfig) -> float:
     """CPUs that a Ray of this run's own must have."""
     if config.actors == "auto":
         return 0.0
-    needs = resources.needs_of(config, 0.0)
-    return float(
-        np.ceil(config.actors * needs.actor["CPU"] + config.learners * needs.learner["CPU"])
-    )
+    return resources.needs_of(config, 0.0).amount("CPU", config.actors)
 
 
 def search_path() -> list[str]:

@@ -18,6 +18,10 @@ class Needs(NamedTuple):
     learner: dict[str, float]
     learners: int
 
+    def amount(self, name: str, actors: int) -> float:
+        """What the learners and so many actors ask for together."""
+        return actors * self.actor[name] + self.learners * self.learner[name]
+
     def options(self, role: str) -> dict[str, Any]:
         """The same in Ray's words."""
         asked = dict(self.actor if role == "actor" else self.learner)
@@ -34,10 +38,13 @@ class Cluster(NamedTuple):
     """The most that a single node has."""
     free: dict[str, float]
 
+    @property
+    def nodes_text(self) -> str:
+        return "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
+
     def describe(self) -> str:
         cpus, gpus = self.amount("CPU"), self.amount("GPU")
-        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        return f"{nodes} with {cpus:g} CPUs and {gpus:g} GPUs"
+        return f"{self.nodes_text} with {cpus:g} CPUs and {gpus:g} GPUs"
 
     def amount(self, name: str) -> float:
         return self.total.get(name, 0.0)
@@ -102,7 +109,7 @@ def check(config: RunConfig, needs: Needs, actors: int, cluster: Cluster) -> Non
                 f" {name}, and no node has more than {most:g}; there are {cluster.describe()}",
             )
     for name in ("CPU", "GPU"):
-        asked = actors * needs.actor[name] + needs.learners * needs.learner[name]
+        asked = needs.amount(name, actors)
         require(
             asked <= cluster.amount(name) + 1e-9,
             f"actors={actors}, learners={config.learners}: they ask for {asked:g} {name}s, and the"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import ray
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from rookery.runtime.cluster.wire import (
     Began,
     Kept,
     Learned,
+    LearnerTimes,
     Played,
     Where,
     from_arrays,
@@ -39,6 +41,7 @@ from rookery.runtime.cluster.wire import (
 )
 from rookery.runtime.compute import device_of, keep_freed_memory, useful_threads
 from rookery.runtime.crew import Player
+from rookery.runtime.launch import free_port
 from rookery.runtime.making import make_algorithm, seeds
 from rookery.runtime.ranks import transport_for
 from rookery.runtime.serial import learn_from
@@ -63,6 +66,17 @@ class Brief(NamedTuple):
     """What makes the environment, where it was registered in the driver's process only."""
 
 
+def sent_for(role: type, options: dict[str, Any], brief: Brief) -> Any:
+    """A Ray actor for a role. Ray itself starts none anew: the driver does, and tells of it."""
+    return ray.remote(role).options(max_restarts=0, **options).remote(brief)
+
+
+def end(handle: Any) -> None:
+    """End a Ray actor, if it lives."""
+    if handle is not None:
+        ray.kill(handle)
+
+
 class Role:
     """A process with a part in a run."""
 
@@ -77,8 +91,6 @@ class Role:
 
     def where(self, device: torch.device = CPU) -> Where:
         """Where this process is."""
-        import ray
-
         node = ray.get_runtime_context().get_node_id()
         return Where(node, os.uname().nodename, os.getpid(), str(device), torch.get_num_threads())
 
@@ -145,7 +157,7 @@ class ShardRole(Role):
         memory = algorithm.memory(self.config.envs, writers, seed)
         assert isinstance(memory, Replay)
         self.memory = memory
-        return Began(self.where(), memory.describe(), memory.ring.nbytes())
+        return Began(self.where(), memory=memory.describe(), memory_bytes=memory.ring.nbytes())
 
     def add(self, segment: Segment, writer: int) -> Kept:
         """Store a segment of an actor's."""
@@ -178,10 +190,6 @@ class LearnerRole(Role):
 
     def meeting_point(self) -> str:
         """An address on this node where learners can find each other."""
-        import ray
-
-        from rookery.runtime.launch import free_port
-
         return f"tcp://{ray.util.get_node_ip_address()}:{free_port()}"
 
     def begin(
@@ -214,10 +222,10 @@ class LearnerRole(Role):
             self.prefetch = Prefetch(self.replay, self.algorithm, config.learner.prefetch)
             self.prefetch.start()
             self.next_batch: Any = None
-            return Began(self.where(device))
+            return Began(self.where(device), self.reducer.name)
         self.memory = self.algorithm.memory(config.envs, writers, memory_seed)
         size = self.memory.ring.nbytes() if isinstance(self.memory, Replay) else 0
-        return Began(self.where(device), self.memory.describe(), size)
+        return Began(self.where(device), self.reducer.name, self.memory.describe(), size)
 
     def learn(self, done: float, writers: list[int], *segments: Segment) -> tuple[Learned, Any]:
         """Every update that is due with these segments; what it came to, and the weights."""
@@ -294,10 +302,7 @@ class LearnerRole(Role):
             names=learner.metric_names,
             input_bytes=learner.input_bytes,
             kept=kept_of(self.memory) if isinstance(self.memory, Replay) else None,
-            learn_s=learner.learn_s,
-            reduce_s=learner.reduce_s,
-            wait_s=self.wait_s,
-            cpu_s=time.process_time(),
+            times=LearnerTimes(learner.learn_s, learner.reduce_s, self.wait_s, time.process_time()),
         )
         learner.sums.zero_()
         learner.counted = 0

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
+import ray
 import torch
 from torch import Tensor
 
@@ -44,8 +45,6 @@ class RemoteReplay:
 
     def wait_until_due(self, timeout: float) -> bool:
         """Wait until a batch is there; whether one is."""
-        import ray
-
         self.ask()
         if self.found:
             return True

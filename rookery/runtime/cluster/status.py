@@ -93,8 +93,7 @@ def used(cluster: Cluster) -> str:
             busy = total - cluster.free.get(name, 0.0)
             scale, unit = (1e9, "GB of objects") if "memory" in name else (1, f"{name}s")
             parts.append(f"{busy / scale:.3g} of {total / scale:.3g} {unit}")
-    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
-    return f"{nodes}; in use: {', '.join(parts)}"
+    return f"{cluster.nodes_text}; in use: {', '.join(parts)}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

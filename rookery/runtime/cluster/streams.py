@@ -17,13 +17,17 @@ from rookery.config import RunConfig
 from rookery.errors import require
 from rookery.memory.budget import share_of_capacity
 from rookery.runs.checkpoint import Checkpoint
-from rookery.runtime.cluster.driver import Driver, end, sent_for, weights_lost
+from rookery.runtime.backend import Tell
+from rookery.runtime.cluster.driver import Driver
+from rookery.runtime.cluster.losses import weights_lost
 from rookery.runtime.cluster.posts import ActorPost, Post, ShardPost
-from rookery.runtime.cluster.resources import actors_for
-from rookery.runtime.cluster.roles import ShardRole
+from rookery.runtime.cluster.resources import Needs, actors_for
+from rookery.runtime.cluster.roles import Brief, ShardRole, end, sent_for
 from rookery.runtime.cluster.status import StatusRow
+from rookery.runtime.cluster.waiting import wait_for
 from rookery.runtime.cluster.wire import Kept
 from rookery.runtime.making import seeds
+from rookery.runtime.state import Parts
 
 MOMENT_S = 0.1
 UNDER_WAY = 2
@@ -39,17 +43,27 @@ POLL_S = 0.01
 class Streams(Driver):
     """Keeps segments, stored rows and updates flowing; nobody waits for the slowest."""
 
-    # ---------------------------------------------------------------- shards
-
-    def start_memory(self) -> None:
-        """Send for the replay shards, beside the learners."""
+    def __init__(self, parts: Parts, brief: Brief, needs: Needs, tell: Tell):
+        super().__init__(parts, brief, needs, tell)
         self.under_way: dict[Any, Callable[[Any], None]] = {}
         """What to do with an answer, by the reference to it."""
         self.of: dict[Any, Post] = {}
         """Whose answer it is."""
         self.studies: list[list[tuple[Any, Any]]] = []
         self.room = len(self.actors)
-        count = self.config.ray.replay_shards or self.needs.learners
+        """How many actors the shards have room for."""
+        self.shards: list[ShardPost] = []
+        self.numbers: dict[int, int] = {}
+        """By post: what tells its shard from those before and after it."""
+        self.fresh = itertools.count()
+        self.wanted = (self.room, 0.0)
+        """How many actors there could be, and since when."""
+
+    # ---------------------------------------------------------------- shards
+
+    def start_memory(self) -> None:
+        """Send for the replay shards, beside the learners."""
+        count = self.config.ray.replay_shards or self.learners.count
         require(
             count <= self.room,
             f"ray.replay_shards={count} is more than one for each of {self.room} actors",
@@ -57,14 +71,10 @@ class Streams(Driver):
         self.shards = [
             ShardPost(number, self.start_shard(number, count)) for number in range(count)
         ]
-        self.numbers: dict[int, int] = {}
-        """By post: what tells its shard from those before and after it."""
-        self.fresh = itertools.count()
-        self.wanted = (self.room, 0.0)
-        """How many actors there could be, and since when."""
         for post in self.shards:
             post.fill()
-        made = self.wait_for([post.starting for post in self.shards], f"{count} replay shards")
+        starting = [post.starting for post in self.shards]
+        made = wait_for(starting, f"{count} replay shards", self.config.ray.start_seconds)
         for post, answer in zip(self.shards, made, strict=True):
             post.starting = None
             self.welcome(post, answer)
@@ -77,7 +87,7 @@ class Streams(Driver):
         def start(restart: int) -> tuple[Any, Any]:
             writers = len(range(number, self.room, count))
             options: dict[str, Any] = {"num_cpus": 0}
-            node = self.learner_at[number % self.needs.learners].node
+            node = self.learners.began[number % self.learners.count].where.node
             if any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
                 # Not soft: Ray then ignores the node for actors that ask for no CPU.
                 beside = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
@@ -92,7 +102,7 @@ class Streams(Driver):
         return self.room
 
     def posts(self) -> list[Post]:
-        return [*super().posts(), *getattr(self, "shards", [])]
+        return [*super().posts(), *self.shards]
 
     def welcome(self, post: Post, answer: Any) -> None:
         if isinstance(post, ShardPost):
@@ -109,10 +119,10 @@ class Streams(Driver):
 
     def deal_shards(self) -> None:
         """Tell every learner which shards to draw from."""
-        for rank, learner in enumerate(self.learners):
+        for rank, learner in enumerate(self.learners.handles):
             own = {
                 self.numbers[post.number]: post.handle
-                for post in self.shards[rank :: len(self.learners)]
+                for post in self.shards[rank :: self.learners.count]
                 if post.ready
             }
             learner.draw_from.remote(own)
@@ -206,6 +216,7 @@ class Streams(Driver):
             shard, _ = self.shard_of(post)
             while shard.may_insert and len(post.under_way) < UNDER_WAY:
                 segment, played = self.collect(post, index, len(playing))
+                post.under_way.add(played)
                 self.expect(played, post, self.stores(post, segment, played))
         now = time.monotonic()
         for shard in self.shards:
@@ -246,14 +257,17 @@ class Streams(Driver):
         while len(self.studies) < STUDIES:
             done = self.done()
             self.studies.append(
-                [learner.study.options(num_returns=2).remote(done) for learner in self.learners]
+                [
+                    learner.study.options(num_returns=2).remote(done)
+                    for learner in self.learners.handles
+                ]
             )
 
     def take_studies(self, ready: set[Any]) -> None:
         """Take down what was learned, in order."""
         while self.studies and any(told in ready for told, _ in self.studies[0]):
             study = self.studies.pop(0)
-            learned, *_ = self.answers([told for told, _ in study], "learn")
+            learned, *_ = self.learners.answers([told for told, _ in study], "learn")
             self.note_learned(learned, study[0][1])
 
     def catch_up(self) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError, RayError
 
 from rookery.runs.checkpoint import Checkpoint
-from rookery.runtime.cluster.driver import WAIT_S, WARN_S, Driver, weights_lost
+from rookery.runtime.cluster.driver import Driver
+from rookery.runtime.cluster.learners import WAIT_S
+from rookery.runtime.cluster.losses import weights_lost
 from rookery.runtime.cluster.posts import ActorPost, Post
-from rookery.runtime.cluster.wire import Began
+from rookery.runtime.cluster.waiting import Impatience
 
 Collected = dict[int, Any]
 """References to segments, by the number of the actor."""
@@ -24,8 +25,9 @@ class Turns(Driver):
     room: int | None = None
     """How many actors the learners' replay memories were made for; None: they have none."""
 
-    def note_memory(self, began: Sequence[Began]) -> None:
-        super().note_memory(began)
+    def start_memory(self) -> None:
+        """The learners have it, if there is one."""
+        super().start_memory()
         if self.ledger.line is not None:
             self.room = len(self.actors)
 
@@ -35,8 +37,8 @@ class Turns(Driver):
     def welcome(self, post: Post, answer: Any) -> None:
         super().welcome(post, answer)
         if post.restarts:
-            learner = self.learners[post.number % len(self.learners)]
-            learner.cut.remote(post.number // len(self.learners))
+            writer, rank = divmod(post.number, self.learners.count)
+            self.learners.handles[rank].cut.remote(writer)
 
     def advance(self) -> None:
         """One round."""
@@ -47,13 +49,13 @@ class Turns(Driver):
         references = [
             learner.learn.options(num_returns=2).remote(
                 self.done(),
-                [number // len(self.learners) for number in numbers],
+                [number // self.learners.count for number in numbers],
                 *[collected[number] for number in numbers],
             )
-            for learner, numbers in zip(self.learners, shared, strict=True)
+            for learner, numbers in zip(self.learners.handles, shared, strict=True)
         ]
         try:
-            learned = self.answers([told for told, _ in references], "learn")
+            learned = self.learners.answers([told for told, _ in references], "learn")
         except ObjectLostError as error:
             self.tell("segments were lost with their node, and are played again", str(error))
             return
@@ -64,23 +66,23 @@ class Turns(Driver):
 
     def memory_number(self, rank: int) -> int:
         """What tells a learner's memory from those of the learners before it."""
-        return rank + self.restarts * len(self.learners)
+        return rank + self.learners.restarts * self.learners.count
 
     def recover(self, saved: Checkpoint) -> None:
-        self.ledger.lost |= {self.memory_number(rank) for rank in range(len(self.learners))}
+        self.ledger.lost |= {self.memory_number(rank) for rank in range(self.learners.count)}
         super().recover(saved)
 
     def gather(self) -> Collected:
         """Segments of all actors that are alive; at least one for each learner."""
         collected: Collected = {}
         deadline = time.monotonic() + self.config.ray.start_seconds
-        while len(collected) < len(self.learners):
+        while len(collected) < self.learners.count:
             self.look_after()
             playing = [post for post in self.ready() if post.number not in collected]
             if playing:
                 self.play(playing, collected)
             elif time.monotonic() > deadline:
-                raise self.too_long(f"{len(self.learners)} of {len(self.actors)} actors")
+                raise self.too_few()
             else:
                 self.settle(WAIT_S)
         return collected
@@ -91,30 +93,26 @@ class Turns(Driver):
         for index, post in enumerate(playing):
             segment, played = self.collect(post, index, len(playing))
             under_way[played] = post, segment
-        began, warned = time.monotonic(), False
+        impatience = Impatience(self.tell)
         heard: list[tuple[ActorPost, Any]] = []
         while under_way:
             ready, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=WAIT_S)
             for reference in ready:
                 post, segment = under_way.pop(reference)
-                post.under_way.discard(reference)
                 try:
                     heard.append((post, ray.get(reference)))
                     collected[post.number] = segment
                 except RayError as error:
                     weights_lost(error)
                     self.replace(post, error)
-            if not warned and time.monotonic() > began + WARN_S:
-                warned = True
-                names = ", ".join(str(post) for post, _ in under_way.values())
-                self.tell(f"waiting for {names}", "")
+            impatience.look(", ".join(str(post) for post, _ in under_way.values()))
         for post, played in sorted(heard, key=lambda pair: pair[0].number):
             self.note_played(post, played)
 
     def shared_out(self, collected: Collected) -> list[list[int]]:
         """Whose segments each learner gets: a replay needs the same actors every time, a rollout
         the same number of them."""
-        numbers, count = sorted(collected), len(self.learners)
+        numbers, count = sorted(collected), self.learners.count
         if self.room is None:
             return [numbers[rank::count] for rank in range(count)]
         return [[n for n in numbers if n % count == rank] for rank in range(count)]

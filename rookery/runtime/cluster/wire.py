@@ -62,6 +62,8 @@ class Began(NamedTuple):
     """What one that keeps experience or learns from it answers when it is ready."""
 
     where: Where
+    transport: str = ""
+    """What sums the gradients of learners."""
     memory: str | None = None
     """A line about its replay memory, if it has one."""
     memory_bytes: int = 0
@@ -93,8 +95,20 @@ class Kept(NamedTuple):
     may_insert: bool
 
 
+class LearnerTimes(NamedTuple):
+    """Seconds a learner spent."""
+
+    learn_s: float = 0.0
+    reduce_s: float = 0.0
+    wait_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def plus(self, other: LearnerTimes) -> LearnerTimes:
+        return LearnerTimes(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 class Learned(NamedTuple):
-    """What a learner did lately; times are since it began."""
+    """What a learner did lately."""
 
     updates: int
     samples: float
@@ -105,10 +119,8 @@ class Learned(NamedTuple):
     input_bytes: int | None
     kept: Kept | None
     """The replay memory of its own, if it has one."""
-    learn_s: float
-    reduce_s: float
-    wait_s: float
-    cpu_s: float
+    times: LearnerTimes
+    """Since it began."""
 
 
 def numbers(values: Tensor) -> NDArray[Any]:
