@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,11 +20,11 @@ from rookery.reports import require_matplotlib, split_plot
 from rookery.runs import checkpoint
 from rookery.runs.run import Run, machine, versions
 from rookery.runtime import ranks
-from rookery.runtime.backend import Setup, Tell
+from rookery.runtime.backend import Setup
 from rookery.runtime.build import build
 from rookery.runtime.compute import cores_each, device_of, keep_freed_memory
 from rookery.runtime.examine import Examiner
-from rookery.runtime.journal import Journal
+from rookery.runtime.journal import Journal, Notices
 from rookery.runtime.launch import CONSOLE, launch
 from rookery.runtime.loop import run as run_loop
 from rookery.runtime.making import make_algorithm
@@ -161,45 +161,24 @@ def fit(
     """Train as one rank of `reducer`'s; `run` is the folder to write to, None beside rank 0."""
     keep_freed_memory()
     saved = checkpoint.newest_whole(path / "checkpoints") if resuming else None
-    told: list[Tell] = []
-
-    def tell(line: str, details: str) -> None:
-        for write in told:
-            write(line, details)
-
+    notices = Notices()
     try:
-        parts, backend = build(config, reducer, device, saved, tell)
+        parts, backend = build(config, reducer, device, saved, notices)
     except EnvironmentFailure as error:
         raise noted(run, error) from None
     except RookeryError:
         if run is not None and not resuming:
             run.remove()
         raise
-    journal = Journal(
-        run,
-        config.env_steps,
-        config.keep_checkpoints,
-        saved.step if saved else None,
-        console,
-        # mpirun gives its ranks a terminal of their own even where its output is a file.
-        plain=reducer.world > 1 and os.environ.get(CONSOLE) is None,
-        status_s=config.ray.status_seconds,
-    )
-    told.append(journal.tell)
-    if saved is not None:
-        journal.best = saved.meta.get("best")
+    journal = open_journal(run, config, reducer, saved, console)
     examiner = Examiner(config.eval_steps, config.eval_episodes, config.eval_epsilon)
     folder = run.path / "profile" if run is not None and config.profile else None
     profile = Profile(folder)
     setup = backend.setup()
     try:
-        journal.announce(f"{config.algorithm} on {config.environment}: {describe(parts, setup)}")
-        if line := parts.memory.describe():
+        for line in opening(parts, setup, saved):
             journal.announce(line)
-        if saved is not None:
-            journal.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
-            for line in saved.skipped:
-                journal.announce(f"passed over: {line}")
+        notices.go_to(journal)
         status = run_loop(parts, backend, journal, examiner, profile)
     except RookeryError as error:
         raise noted(run, error) from None
@@ -211,6 +190,29 @@ def fit(
     if run is not None:
         run.write_result(result(status, parts, setup, journal))
     reducer.close()
+
+
+def open_journal(
+    run: Run | None,
+    config: RunConfig,
+    reducer: Reducer,
+    saved: checkpoint.Checkpoint | None,
+    console: TextIO | None,
+) -> Journal:
+    """What the run is written down in, gone on from `saved` if given."""
+    journal = Journal(
+        run,
+        config.env_steps,
+        config.keep_checkpoints,
+        saved.step if saved else None,
+        console,
+        # mpirun gives its ranks a terminal of their own even where its output is a file.
+        plain=reducer.world > 1 and os.environ.get(CONSOLE) is None,
+        status_s=config.ray.status_seconds,
+    )
+    if saved is not None:
+        journal.best = saved.meta.get("best")
+    return journal
 
 
 def noted(run: Run | None, error: RookeryError) -> RookeryError:
@@ -229,6 +231,17 @@ def check_fits(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
     Learner(algorithm, config.learner, Alone(), cpu).load_optimizer(saved.tensors["optimizer"])
     load_moments(env, saved.tensors.get("normalizer", {}))
     env.close()
+
+
+def opening(parts: Parts, setup: Setup, saved: checkpoint.Checkpoint | None) -> Iterator[str]:
+    """The lines a run begins with."""
+    config = parts.config
+    yield f"{config.algorithm} on {config.environment}: {describe(parts, setup)}"
+    if line := parts.memory.describe():
+        yield line
+    if saved is not None:
+        yield f"resuming at step {saved.step:,} from {saved.path.name}"
+        yield from (f"passed over: {line}" for line in saved.skipped)
 
 
 def describe(parts: Parts, setup: Setup) -> str:

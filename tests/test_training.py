@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import rookery
+import rookery.training
 from rookery.envs import register_env
 from rookery.errors import BadInput, Diverged, EnvironmentFailure
 from rookery.runs import checkpoint
@@ -52,6 +54,19 @@ def test_a_run_leaves_its_folder(run):
     assert run.result["env_steps"] >= 2_000
     assert set(run.result) >= {"updates", "seconds", "seed", "versions", "host", "cores", "backend"}
     assert len(checkpoint.steps(run.checkpoints)) == 3
+
+
+def test_what_is_told_while_the_parts_are_built_is_kept(tmp_path, monkeypatch):
+    def build(config, reducer, device, saved, tell):
+        tell("going on without actor 3", "why it is missing")
+        return built(config, reducer, device, saved, tell)
+
+    built = rookery.training.build
+    monkeypatch.setattr("rookery.training.build", build)
+    console = io.StringIO()
+    run = train(tmp_path, env_steps=200, console=console)
+    assert console.getvalue().count("going on without actor 3\n") == 1
+    assert "going on without actor 3\n    why it is missing\n" in (run.path / "log.txt").read_text()
 
 
 def test_the_same_config_gives_the_same_weights(run, tmp_path):

@@ -13,7 +13,7 @@ from rookery.bench.spec import Benchmark, chosen, read_specs
 from rookery.bench.tables import plain_text
 from rookery.cli.printing import print_json
 from rookery.errors import require
-from rookery.fields import flags_of, from_dict, help_text, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, parse_flags, take_all
 
 USAGE = """rookery bench SPEC... [options]  run the benchmarks of YAML specs
 """
@@ -142,22 +142,3 @@ def listing(benchmarks: Sequence[Benchmark], json: bool) -> int:
         count = f"{len(each.variants)} variant{'s' if len(each.variants) > 1 else ''}"
         print(f"{each.name:<28} {count:<13} {each.problem or ' '.join(each.description.split())}")
     return int(any(each.problem for each in benchmarks))
-
-
-def take_all(args: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
-    """Every value of a flag that may be given several times, and the other arguments."""
-    values: list[str] = []
-    rest: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            return values, [*rest, word, *words]
-        if word == flag:
-            value = next(words, "")
-            require(value and not value.startswith("--"), f"{flag}: needs a value")
-            values.append(value)
-        elif word.startswith(f"{flag}="):
-            values.append(word.partition("=")[2])
-        else:
-            rest.append(word)
-    return values, rest

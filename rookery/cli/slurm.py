@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.bench import take_all
 from rookery.cli.printing import print_json
 from rookery.cli.train import Options as TrainOptions
 from rookery.config import default_config, resolve
 from rookery.errors import require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, take_all
 from rookery.runs.files import write_text, writing
 from rookery.runs.run import checked_name, default_name
-from rookery.slurm.job import Job, flag
+from rookery.slurm.job import Job
 from rookery.slurm.script import Work, implied, script
 from rookery.slurm.submit import submit
 
@@ -78,7 +77,7 @@ def plan(args: Sequence[str]) -> tuple[Job, Work, Options]:
     given, extra = parse_flags(rest, known)
     require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
     for name, remedy in TAKEN.items():
-        require(name not in given, f"{flag(name)} is not for a script; {remedy}")
+        require(name not in given, f"{flag_name(name)} is not for a script; {remedy}")
     asked = {key: given.pop(key) for key in list(given) if key in of_job}
     job = from_dict(Job, {**asked, "sbatch": others})
     options = from_dict(Options, {key: given.pop(key) for key in list(given) if key in own})

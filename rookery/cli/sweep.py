@@ -11,10 +11,9 @@ from typing import Any
 
 from rookery.cli.printing import print_json
 from rookery.cli.scaling import check_environment
-from rookery.cli.train import value_of
 from rookery.config import default_config
 from rookery.errors import RookeryError, require
-from rookery.fields import flags_of, from_dict, help_text, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, parse_flags, value_of
 from rookery.reports import require_matplotlib, sweep_plot
 from rookery.runs.files import write_text
 from rookery.runs.run import checked_name, default_name

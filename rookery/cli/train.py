@@ -12,7 +12,7 @@ from typing import Any
 from rookery.cli.printing import print_json
 from rookery.config import default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, value_of
 from rookery.runtime.ranks import place
 from rookery.trained import TrainedRun
 from rookery.training import resume, start
@@ -108,16 +108,6 @@ def first_rank() -> bool:
     """Whether this process is the one that speaks for all."""
     where = place()
     return where is None or where.rank == 0
-
-
-def value_of(args: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that must be known before the others can be read."""
-    for position, arg in enumerate(args):
-        if arg == flag and position + 1 < len(args):
-            return args[position + 1]
-        if arg.startswith(f"{flag}="):
-            return arg.partition("=")[2]
-    return None
 
 
 def show_help(names: list[str], asked: bool) -> int:

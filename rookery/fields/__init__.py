@@ -6,15 +6,18 @@ message and, after two dashes, on the command line.
 
 from rookery.fields.convert import from_dict, to_dict
 from rookery.fields.describe import MISSING, FieldInfo, flags_of
-from rookery.fields.flags import help_text, nest, parse_flags
+from rookery.fields.flags import flag_name, help_text, nest, parse_flags, take_all, value_of
 
 __all__ = [
     "MISSING",
     "FieldInfo",
+    "flag_name",
     "flags_of",
     "from_dict",
     "help_text",
     "nest",
     "parse_flags",
+    "take_all",
     "to_dict",
+    "value_of",
 ]

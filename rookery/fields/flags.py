@@ -41,6 +41,35 @@ def parse_flags(
     return given, positional
 
 
+def take_all(args: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
+    """Every value of a flag that may be given several times, and the other arguments."""
+    values: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            return values, [*rest, word, *words]
+        if word == flag:
+            value = next(words, "")
+            require(value and not value.startswith("--"), f"{flag}: needs a value")
+            values.append(value)
+        elif word.startswith(f"{flag}="):
+            values.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    return values, rest
+
+
+def value_of(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that must be known before the others can be read."""
+    for position, arg in enumerate(args):
+        if arg == flag and position + 1 < len(args):
+            return args[position + 1]
+        if arg.startswith(f"{flag}="):
+            return arg.partition("=")[2]
+    return None
+
+
 def _is_flag(token: str) -> bool:
     return len(token) > 1 and token.startswith("-") and not _NEGATIVE.match(token)
 

@@ -23,6 +23,19 @@ def writing(path: Path) -> Iterator[None]:
         raise BadInput(f"{where}: cannot be written: {error.strerror or error}") from error
 
 
+def new_folder(path: Path, what: str) -> None:
+    """Make a folder for a run or the like, which must not be there yet."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            raise BadInput(
+                f"name: {path} exists already. Give another --name, or go on with that {what}:"
+                f" --resume {path}"
+            ) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace `path` with `text`; after a crash the file is the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rookery.errors import BadInput, nearest, require
-from rookery.runs.files import read_json, write_json, writing
+from rookery.runs.files import new_folder, read_json, write_json, writing
 from rookery.runs.table import Row, read_rows
 
 PACKAGES = ("rookery", "torch", "numpy", "gymnasium", "ale_py")
@@ -28,15 +28,7 @@ class Run:
     def create(cls, runs_dir: str | Path, name: str | None, config: dict[str, Any]) -> Self:
         """A new folder in `runs_dir`, called `name` or by `default_name`."""
         path = Path(runs_dir) / (default_name(config) if name is None else checked_name(name))
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                path.mkdir()
-            except FileExistsError:
-                raise BadInput(
-                    f"name: {path} exists already. Give another --name, or go on with that run: "
-                    f"--resume {path}"
-                ) from None
+        new_folder(path, "run")
         try:
             return cls(path, config)._fill()
         except BaseException:

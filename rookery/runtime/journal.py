@@ -33,6 +33,27 @@ class Mark(NamedTuple):
 Gauges = Callable[[], dict[str, float]]
 
 
+class Notices:
+    """Lines for the eye and the log; those from before there is a journal wait for it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[str, str]] = []
+        self.journal: Journal | None = None
+
+    def __call__(self, line: str, details: str) -> None:
+        """Tell, now or once there is a journal."""
+        if self.journal is None:
+            self.waiting.append((line, details))
+        else:
+            self.journal.tell(line, details)
+
+    def go_to(self, journal: Journal) -> None:
+        """Tell the journal, from now on and what has waited."""
+        self.journal = journal
+        for line, details in self.waiting:
+            journal.tell(line, details)
+
+
 class Journal:
     """The writer of a run's folder, on rank 0; on other ranks (`run` is None) it writes nothing."""
 

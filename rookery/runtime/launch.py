@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import IO, TextIO
 from rookery.errors import BadInput, EnvironmentFailure, RookeryError, missing_extra
 from rookery.runs.files import read_json, write_json
 from rookery.runs.run import Run
+from rookery.runtime.signals import ENDS, answering
 
 CONSOLE = "ROOKERY_CONSOLE"
 """Environment variable: the terminal that a started rank 0 draws its progress on."""
@@ -115,9 +115,6 @@ def wait(processes: list[subprocess.Popen]) -> list[int]:
 @contextmanager
 def passing_on_interrupts(run: Run, processes: list[subprocess.Popen]) -> Iterator[None]:
     """Ask the run to stop on Ctrl-C or termination; a second Ctrl-C ends the ranks at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def ask(number: int, frame: object) -> None:
         if run.stop_path.exists() and number == signal.SIGINT:
@@ -125,12 +122,8 @@ def passing_on_interrupts(run: Run, processes: list[subprocess.Popen]) -> Iterat
                 process.kill()
         run.stop_path.touch()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with answering(ENDS, ask):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def tell_failure(run_path: Path, error: RookeryError) -> None:
@@ -166,8 +159,8 @@ def raise_failure(run: Run, statuses: list[int], errors: IO[str], resumed: bool)
         )
 
 
-def free_port() -> int:
-    """A port nobody listens on now."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of an address that nobody listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return probe.getsockname()[1]

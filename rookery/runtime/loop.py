@@ -12,6 +12,7 @@ from rookery.errors import EnvironmentFailure
 from rookery.runtime.backend import Backend, LearnerLost
 from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
+from rookery.runtime.signals import ENDS, answering
 from rookery.runtime.state import Parts, check_agreement, tensors_of
 
 
@@ -99,18 +100,11 @@ def go_back(parts: Parts, backend: Backend, journal: Journal, lost: LearnerLost)
 def interrupts() -> Iterator[threading.Event]:
     """An event that Ctrl-C or a termination signal sets; a second Ctrl-C ends at once."""
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
 
     def ask(number: int, frame: object) -> None:
         if event.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         event.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with answering(ENDS, ask):
         yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

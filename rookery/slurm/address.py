@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 
-from rookery.errors import missing_extra
+from rookery.runtime.launch import free_port
 from rookery.runtime.slurm import address_of
 
 LOOPBACK = ("127.0.0.1", "127.0.1.1")
@@ -29,13 +28,6 @@ def outward_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def free_port(address: str) -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
-
-
 def listens(address: str) -> bool:
     """Whether somebody takes connections there."""
     host, _, port = address.rpartition(":")
@@ -44,12 +36,6 @@ def listens(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def require_ray() -> None:
-    """BadInput unless Ray is installed."""
-    if importlib.util.find_spec("ray") is None:
-        raise missing_extra("a Ray cluster", "ray")
 
 
 if __name__ == "__main__":

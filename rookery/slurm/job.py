@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rookery.errors import BadInput, require
+from rookery.fields import flag_name
 
 EARLY_S = 60
 """Slurm may send a signal this much earlier than it was asked to."""
@@ -78,10 +79,14 @@ class Job:
     def __post_init__(self) -> None:
         for name in ("nodes", "cpus_per_node", "tasks_per_node", "learner_cpus", "ready_seconds"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{flag(name)} must be at least 1, got {value}")
+            require(
+                value is None or value >= 1, f"{flag_name(name)} must be at least 1, got {value}"
+            )
         for name in ("gpus_per_node", "learner_gpus"):
             value = getattr(self, name)
-            require(value is None or value >= 0, f"{flag(name)} must be 0 or more, got {value}")
+            require(
+                value is None or value >= 0, f"{flag_name(name)} must be 0 or more, got {value}"
+            )
         require(
             10 <= self.signal_seconds <= 65_535,
             f"--signal-seconds must lie in [10, 65535], got {self.signal_seconds}",
@@ -89,7 +94,7 @@ class Job:
         self.check_kind()
         self.check_time()
         for name in ("account", "partition", "qos", "job_name", "learner_partition"):
-            check_word(flag(name), getattr(self, name))
+            check_word(flag_name(name), getattr(self, name))
         for module in self.modules:
             check_word("--modules", module)
         for option in self.sbatch:
@@ -104,7 +109,7 @@ class Job:
             for name in names:
                 require(
                     self.kind in kinds or getattr(self, name) is None,
-                    f"{flag(name)} says nothing to --kind {self.kind}, only to {kinds[0]};"
+                    f"{flag_name(name)} says nothing to --kind {self.kind}, only to {kinds[0]};"
                     " leave it out",
                 )
         require(
@@ -140,11 +145,6 @@ class Job:
     def ray_nodes(self) -> int:
         """Nodes of the Ray cluster."""
         return self.nodes + 2 if self.kind == "hetero" else self.nodes
-
-
-def flag(name: str) -> str:
-    """How the command line spells a field."""
-    return "--" + name.replace("_", "-")
 
 
 def check_word(name: str, value: str | None) -> None:

@@ -24,7 +24,9 @@ from pathlib import Path
 
 from rookery.errors import RookeryError, require
 from rookery.fields import flags_of, from_dict, parse_flags
-from rookery.slurm.address import free_port, listens, own_address, require_ray
+from rookery.runtime.cluster.connect import require_ray
+from rookery.runtime.launch import free_port
+from rookery.slurm.address import listens, own_address
 
 MARK = "ROOKERY_RAY_NODE"
 """Environment variable by which a node finds every process that it brought about."""
@@ -54,7 +56,7 @@ class Options:
 def main(args: Sequence[str]) -> int:
     """Be a node; 0 if it was asked to end."""
     given, names = parse_flags(args, flags_of(Options))
-    require_ray()
+    require_ray("a Ray cluster")
     require(len(names) == 1, "name the address of the head, as ADDRESS:PORT")
     options = from_dict(Options, given)
     # Here and short: Ray's sockets stand in this folder, and a socket's path has 107 bytes.

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rookery.errors import RookeryError
-from rookery.slurm.address import listens, require_ray
+from rookery.runtime.cluster.connect import require_ray
+from rookery.slurm.address import listens
 
 SAY_S = 10.0
 """How often it says what it waits for."""
@@ -48,7 +49,7 @@ class Wait:
 def main(args: Sequence[str]) -> None:
     """Return when as many nodes have joined the cluster as there should be."""
     address, nodes, seconds = args
-    require_ray()
+    require_ray("a Ray cluster")
     wait = Wait(float(seconds))
     threading.Thread(target=wait.watch, daemon=True).start()
     while not listens(address):

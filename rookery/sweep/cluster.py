@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from rookery.config import from_values
 from rookery.errors import missing_extra, require
 from rookery.runtime.cluster.connect import connected
+from rookery.runtime.cluster.resources import cluster_now
 from rookery.sweep.plan import Options
 from rookery.sweep.records import Places, Spec
 
@@ -43,27 +44,18 @@ def connect() -> Iterator[None]:
 
 def share_out(spec: Spec, options: Options) -> Places:
     """What a trial takes of the cluster; BadInput if no machine of it has as much."""
-    import ray
-
-    config = from_values(spec.config, {})
+    config, there = from_values(spec.config, {}), cluster_now()
+    most = there.largest
     actors = 1 if config.actors == "auto" else config.actors
     wanted = spec.seeds * actors * (config.threads or 1)
-    cpus = min(float(wanted), most_of("CPU")) if options.cpus is None else options.cpus
+    cpus = min(float(wanted), most["CPU"]) if options.cpus is None else options.cpus
     for name, asked in (("CPU", cpus), ("GPU", options.gpus)):
         require(
-            asked <= most_of(name),
+            asked <= most.get(name, 0.0),
             f"{name.lower()}s: a trial asks for {asked:g} {name}s, the largest machine has"
-            f" {most_of(name):g}",
+            f" {most.get(name, 0.0):g}",
         )
-    found = ray.cluster_resources()
-    room = [found["CPU"] // cpus, *([found["GPU"] // options.gpus] if options.gpus else [])]
+    gpus = [there.amount("GPU") // options.gpus] if options.gpus else []
+    room = [there.amount("CPU") // cpus, *gpus]
     concurrent = options.concurrent or max(1, int(min(room)))
     return Places(cpus=cpus, gpus=options.gpus, concurrent=concurrent)
-
-
-def most_of(name: str) -> float:
-    """The most CPUs or GPUs that one machine of the cluster has."""
-    import ray
-
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return max((node["Resources"].get(name, 0.0) for node in alive), default=0.0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from rookery.errors import BadInput, require
+from rookery.errors import require
 from rookery.fields import from_dict, to_dict
-from rookery.runs.files import read_json, write_json, writing
+from rookery.runs.files import new_folder, read_json, write_json, writing
 from rookery.sweep.space import Space, Values, parse
 
 Search = Literal["random", "grid", "optuna"]
@@ -110,15 +110,8 @@ class Folder:
     @classmethod
     def create(cls, path: Path, spec: Spec) -> Self:
         """A new folder."""
+        new_folder(path, "sweep")
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                path.mkdir()
-            except FileExistsError:
-                raise BadInput(
-                    f"name: {path} exists already. Give another --name, or go on with that sweep:"
-                    f" --resume {path}"
-                ) from None
             (path / "trials").mkdir()
         write_json(path / "sweep.json", to_dict(spec))
         return cls(path.resolve(), spec)

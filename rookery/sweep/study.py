@@ -18,6 +18,7 @@ from rookery.config import from_values, to_values
 from rookery.errors import BadInput
 from rookery.fields import nest
 from rookery.runs.files import write_json
+from rookery.runtime.signals import answering
 from rookery.sweep.console import Console
 from rookery.sweep.points import Chooser, make_chooser
 from rookery.sweep.records import Folder, Places, Record, Spec
@@ -178,18 +179,12 @@ def replay(scheduler: Any, record: Record) -> None:
 @contextmanager
 def terminations_as_interrupts() -> Iterator[None]:
     """A termination signal is as Ctrl-C, which Tune takes as a wish to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGHUP)
     interrupt = signal.getsignal(signal.SIGINT)
-    before = {
-        number: signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-        for number in numbers
-    }
+    numbers = (signal.SIGTERM, signal.SIGHUP)
     try:
-        yield
+        with answering(numbers, lambda *_: signal.raise_signal(signal.SIGINT)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.signal(signal.SIGINT, interrupt)
+        if threading.current_thread() is threading.main_thread():
+            # Tune leaves its own behind.
+            signal.signal(signal.SIGINT, interrupt)

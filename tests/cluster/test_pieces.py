@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from scenes import CPU
@@ -59,9 +58,9 @@ def test_arrays_travel_without_a_copy_and_without_a_warning(recwarn):
     assert not recwarn.list
 
 
-def needs(algorithm="ppo", gpus=0.0, **ray):
+def on_ray(algorithm, **ray):
     config = dataclasses.replace(default_config(algorithm, "CartPole-v1"), backend="ray")
-    return dataclasses.replace(config, ray=RayConfig(**ray)), gpus
+    return dataclasses.replace(config, ray=RayConfig(**ray))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,7 @@ def needs(algorithm="ppo", gpus=0.0, **ray):
     ],
 )
 def test_what_a_learner_asks_for(algorithm, gpus, ray, learner):
-    config, there = needs(algorithm, gpus, **ray)
-    assert needs_of(config, there).learner == learner
+    assert needs_of(on_ray(algorithm, **ray), gpus).learner == learner
 
 
 @pytest.mark.parametrize(
@@ -90,12 +88,12 @@ def test_what_a_learner_asks_for(algorithm, gpus, ray, learner):
     ],
 )
 def test_actors_that_fit(algorithm, ray, cpus, actors):
-    config, _ = needs(algorithm, **ray)
+    config = on_ray(algorithm, **ray)
     assert actors_for(config, needs_of(config, 0), {"CPU": cpus}) == actors
 
 
 def test_a_cluster_that_is_too_small_says_what_it_has():
-    config, _ = needs("apex")
+    config = on_ray("apex")
     cluster = Cluster(2, {"CPU": 4.0}, {"CPU": 2.0}, {"CPU": 4.0})
     check(config, needs_of(config, 0), 3, cluster)
     with pytest.raises(BadInput, match="they ask for 5 CPUs, and the cluster has 2 nodes with 4"):
@@ -156,5 +154,5 @@ def test_the_status_tells_of_many_actors_by_node():
     assert "1 actors   -" in text
     assert "learner 0" in text
     assert "in use: 19 of 20 CPUs" in text
-    assert np.all([len(line) < 120 for line in text.splitlines()])
+    assert all(len(line) < 120 for line in text.splitlines())
     assert "actor 3 " in table(posts[:4], [], [], cluster)

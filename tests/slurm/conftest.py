@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -188,6 +188,16 @@ class Cluster:
             if marked:
                 found.append(int(entry.name))
         return found
+
+    def remaining(self, number: str, seconds: float) -> dict[int, str]:
+        """What of a job is still there after some seconds: processes, their states and commands."""
+        wait_for(lambda: not self.processes(number), seconds)
+        told = {}
+        for pid in self.processes(number):
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                told[pid] = Path(f"/proc/{pid}/stat").read_text() + command
+        return told
 
 
 def wait_for(happened: Callable[[], bool], seconds: float) -> bool:

@@ -41,7 +41,7 @@ def again(slurm, run: Path) -> str:
 def until_ended(slurm, number: str, run: Path, seconds: float = 150) -> dict[str, str]:
     """What Slurm tells of a job that is over; none of its processes is left."""
     slurm.until(lambda: slurm.job(number)["JobState"] in ENDED, "the job is over", seconds)
-    slurm.until(lambda: slurm.processes(number) == [], "its processes are gone", 20)
+    assert slurm.remaining(number, 20) == {}
     assert not list(run.parent.glob("*.token"))
     return slurm.job(number)
 

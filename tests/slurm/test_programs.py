@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from rookery.runs import checkpoint
-from rookery.slurm.address import free_port, listens, own_address
+from rookery.runtime.launch import free_port
+from rookery.slurm.address import listens, own_address
 from rookery.slurm.beginning import beginning
 from rookery.slurm.node import MARK, end_marked, marked
 

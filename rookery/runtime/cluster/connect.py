@@ -25,8 +25,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
     """Ray while the body runs: the one this process is joined to, the one at RAY_ADDRESS, or one of
     its own on this machine's loopback with at least so many CPUs and the options `local`."""
-    if importlib.util.find_spec("ray") is None:
-        raise missing_extra(what, "ray")
+    require_ray(what)
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with ExitStack() as starting:
@@ -45,6 +44,12 @@ def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
     finally:
         if not joined:
             ray.shutdown()
+
+
+def require_ray(what: str) -> None:
+    """BadInput unless Ray is installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise missing_extra(what, "ray")
 
 
 def init(address: str | None, local: dict[str, Any]) -> None:
