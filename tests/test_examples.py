@@ -35,13 +35,18 @@ def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, act
     assert run.result["episode_return_mean"] > 0.8
 
 
-def test_parts_of_an_observation_are_seen(own_package, tmp_path):
+@pytest.mark.parametrize("backend", ["serial", pytest.param("ray", marks=pytest.mark.long)])
+def test_parts_of_an_observation_are_seen(own_package, backend, tmp_path):
     """A random policy scores 17 of 50."""
+    if backend == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     run = rookery.train(
         *("ppo", "twostate:Greenhouse-v0"),
         runs_dir=tmp_path,
         env_steps=60_000,
         threads=1,
+        backend=backend,
+        actors=1,
         algo={"gamma": 0.5},
         net={"parts": {"plants": {"reduce": "keep"}}},
     )

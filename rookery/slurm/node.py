@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +26,8 @@ from rookery.fields import flags_of, from_dict, parse_flags
 from rookery.runtime.cluster.connect import require_ray
 from rookery.runtime.launch import free_port
 from rookery.slurm.address import listens, own_address
+from rookery.slurm.offspring import adopt_orphans, end_offspring
 
-MARK = "ROOKERY_RAY_NODE"
-"""Environment variable by which a node finds every process that it brought about."""
 KEY = "RAY_AUTH_TOKEN_PATH"
 """Environment variable: the cluster's key, which the script takes away when training is over."""
 SAVE_S = 20.0
@@ -64,11 +62,11 @@ def main(args: Sequence[str]) -> int:
     asked: list[int] = []
     for number in ENDS:
         signal.signal(number, lambda got, frame: asked.append(got))
-    os.environ[MARK] = str(folder)
+    adopt_orphans()
     try:
         return stay(names[0], folder, options, asked)
     finally:
-        end_marked(folder)
+        end_offspring()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -92,7 +90,7 @@ def stay(address: str, folder: Path, options: Options, asked: Sequence[int]) -> 
         elif time.monotonic() > deadline:
             print(f"rookery: {lost(ray.poll(), log)}", file=sys.stderr)
             return 1
-        end_marked(folder)
+        end_offspring()
         ray.wait()
     return 0
 
@@ -140,28 +138,6 @@ def lost(status: int | None, log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n")
     said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return f"Ray on {os.environ.get('SLURMD_NODENAME', 'this node')} ended, status {status}: {said}"
-
-
-def end_marked(folder: Path) -> None:
-    """End every process that bears the mark of this node; those of Ray have nothing to save."""
-    while pids := marked(folder):
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-
-
-def marked(folder: Path) -> list[int]:
-    """The processes that were started with the mark in their environment."""
-    mark = f"{MARK}={folder}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,22 +10,11 @@ import pytest
 from test_faults import PPO, column
 
 import rookery
+from rookery.slurm.offspring import offspring
 from rookery.training import resume
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in six, and ::1, as /proc/net writes them."""
-
-
-def descendants(pid):
-    """Processes that a process has started, and those that they have."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    parents = {
-        int(child): int(parent) for child, parent in map(str.split, listed.stdout.splitlines())
-    }
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
 
 
 def alive(pids):
@@ -37,7 +25,7 @@ def test_it_listens_on_loopback_only_and_leaves_nothing_behind(command):
     """Interrupted, it saves, and all that it started ends."""
     run = command(*PPO, "--actors", 2, "--env-steps", 10**7)
     run.until(lambda r: len(r.rows()) > 2)
-    started = descendants(run.process.pid)
+    started = offspring(run.process.pid)
     names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
     assert sum(b"raylet/raylet" in name for name in names) == 1
     assert sum(b"ray::ActorRole" in name for name in names) == 2

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from rookery.runtime.launch import MPI_AS_ROOT
+from rookery.slurm.offspring import adopt_orphans, offspring
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "scontrol")
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
@@ -134,6 +135,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=adopt_orphans,
             )
         self.daemons.append(process)
 
@@ -152,11 +154,14 @@ class Cluster:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End the jobs, then the daemons, then whatever they left."""
+        """End the jobs, then whatever they left, then the daemons."""
         if len(self.daemons) > 1 and self.daemons[1].poll() is None:
             self.run("scancel", "--state=PENDING")
             self.run("scancel", "--state=RUNNING")
             wait_for(lambda: not self.run("squeue", "--noheader").stdout, 10)
+        wait_for(lambda: not self.processes(), 5)
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
         for process in reversed(self.daemons):
             process.terminate()
             try:
@@ -164,40 +169,27 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        wait_for(lambda: not self.processes(), 5)
-        for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
 
     def job(self, number: str) -> dict[str, str]:
         """What Slurm tells of a job, or of the first component of a heterogeneous one."""
         told = self.run("scontrol", "--oneliner", "show", "job", number).stdout.splitlines()[0]
         return dict(word.split("=", 1) for word in told.split() if "=" in word)
 
-    def processes(self, number: str | None = None) -> list[int]:
-        """Every process that was started for this cluster or in it, or in one job, by the mark
-        of its environment: a job's processes are no children of ours."""
-        mark = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
-        if number is not None:
-            mark = f"SLURM_JOB_ID={number}".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                marked = mark in (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if marked:
-                found.append(int(entry.name))
+    def processes(self) -> dict[int, str]:
+        """Every process of the jobs, with its command: the nodes' daemons adopt their orphans."""
+        found = {}
+        for daemon in self.daemons[2:]:
+            for pid in offspring(daemon.pid):
+                with suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    if command:  # else it has ended, and waits for its parent to hear of it
+                        found[pid] = command.decode()
         return found
 
-    def remaining(self, number: str, seconds: float) -> dict[int, str]:
-        """What of a job is still there after some seconds: processes, their states and commands."""
-        wait_for(lambda: not self.processes(number), seconds)
-        told = {}
-        for pid in self.processes(number):
-            with suppress(OSError):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                told[pid] = Path(f"/proc/{pid}/stat").read_text() + command
-        return told
+    def remaining(self, seconds: float) -> dict[int, str]:
+        """What of the jobs is still there after some seconds."""
+        wait_for(lambda: not self.processes(), seconds)
+        return self.processes()
 
 
 def wait_for(happened: Callable[[], bool], seconds: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import secrets
 import signal
 import socket
@@ -18,7 +18,7 @@ from rookery.runs import checkpoint
 from rookery.runtime.launch import free_port
 from rookery.slurm.address import listens, own_address
 from rookery.slurm.beginning import beginning
-from rookery.slurm.node import MARK, end_marked, marked
+from rookery.slurm.offspring import offspring
 
 
 def test_a_job_starts_where_there_is_nothing(tmp_path):
@@ -68,18 +68,22 @@ def test_a_wait_for_a_head_that_never_comes_has_an_end_and_says_what_for():
     assert done.stderr.splitlines()[-1].startswith("rookery: waited 2 s in vain for the head")
 
 
-def test_a_node_finds_its_processes_wherever_they_went(tmp_path):
-    """A process in a session of its own, whose parent is gone, still bears the mark."""
-    code = "import subprocess; subprocess.Popen(['sleep', '100'], start_new_session=True)"
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {MARK: str(tmp_path)})
-    (pid,) = marked(tmp_path)
-    try:
-        assert marked(tmp_path / "other") == []
-        end_marked(tmp_path)
-        assert marked(tmp_path) == []
-    finally:
-        if pid in marked(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+def test_a_node_ends_its_processes_wherever_they_went():
+    """In a session of its own, its parent gone, its environment empty."""
+    leave = "import subprocess; subprocess.Popen(['sleep', '100'], start_new_session=True, env={})"
+    code = f"""
+import os, subprocess, sys
+from rookery.slurm.offspring import adopt_orphans, end_offspring, offspring
+adopt_orphans()
+subprocess.run([sys.executable, "-c", {leave!r}])
+before = offspring(os.getpid())
+end_offspring()
+print(*before, offspring(os.getpid()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    pid, after = done.stdout.split(maxsplit=1)
+    assert after == "set()\n", done.stderr
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_node_of_ray_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -92,21 +96,22 @@ def test_a_node_of_ray_leaves_nothing_behind(tmp_path, monkeypatch):
     node = subprocess.Popen(words)
     try:
         assert ready(address, 1, 60).returncode == 0
-        (folder,) = (path for path in Path("/tmp").glob("rookery-*") if node.pid in family(path))
-        assert len(marked(folder)) > 3
+        (folder,) = map(Path, folders_of(node.pid))
+        assert len(offspring(node.pid)) > 3
         node.terminate()
         time.sleep(1)
-        assert len(marked(folder)) > 3, "while the key is there, the training may have to save"
+        started = offspring(node.pid)
+        assert len(started) > 3, "while the key is there, the training may have to save"
         (tmp_path / "token").unlink()
         assert node.wait(timeout=40) == 0
-        assert marked(folder) == []
+        assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
         assert not folder.exists()
     finally:
         node.send_signal(signal.SIGUSR1)
         node.wait(timeout=40)
 
 
-def family(folder: Path) -> set[int]:
-    """The parents of the processes that bear a node's mark."""
-    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in marked(folder)]
-    return {int(stat.rpartition(")")[2].split()[1]) for stat in stats}
+def folders_of(pid: int) -> set[str]:
+    """Folders of nodes that are named by the programs below a process."""
+    commands = [Path(f"/proc/{each}/cmdline").read_text() for each in offspring(pid)]
+    return {found for command in commands for found in re.findall(r"--temp-dir=(\S+?)\0", command)}
