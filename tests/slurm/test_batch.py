@@ -152,6 +152,23 @@ def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
     assert rookery.load(run).result["env_steps"] == -(-6_000 // ROUND) * ROUND
 
 
+@pytest.mark.long
+def test_what_mpirun_ends_at_once_goes_on_from_the_last_checkpoint(slurm, tmp_path):
+    """It hears of the end as its ranks do, and does not wait for them to save."""
+    number, run = submit(
+        slurm, tmp_path, *STEADY, "--launcher", "mpirun", "--checkpoint-steps", 512
+    )
+    slurm.until(lambda: list(run.glob("checkpoints/step_*")), "there is a checkpoint", 60)
+    assert slurm.run("scancel", number).returncode == 0
+    assert until_ended(slurm, number, run)["JobState"] == "CANCELLED"
+    saved = rookery.load(run).saved.step
+    assert 0 < saved < 6_000
+    number = again(slurm, run)
+    assert until_ended(slurm, number, run)["JobState"] == "COMPLETED", log_of(run)
+    assert f"resuming at step {saved:,}" in log_of(run)
+    assert rookery.load(run).result["env_steps"] == -(-6_000 // ROUND) * ROUND
+
+
 def test_a_run_that_fails_fails_the_job_and_is_not_requeued(slurm, tmp_path):
     number, run = submit(slurm, tmp_path, "ppo", "NoSuch-v0", "--nodes", "2")
     job = until_ended(slurm, number, run)
