@@ -18,7 +18,11 @@ def own_package(monkeypatch):
 
 @pytest.mark.parametrize(
     ("backend", "actors"),
-    [("serial", 1), ("ranks", 2), pytest.param("ray", 2, marks=pytest.mark.long)],
+    [
+        ("serial", 1),
+        pytest.param("ranks", 2, marks=pytest.mark.long),
+        pytest.param("ray", 2, marks=pytest.mark.long),
+    ],
 )
 def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, actors, tmp_path):
     run = rookery.train(

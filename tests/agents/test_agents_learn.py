@@ -63,7 +63,12 @@ def test_presets_reach_their_goals(algorithm, environment, goal, seed, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("seed", "backend"), [(2, {}), (3, {}), (2, {"backend": "ranks", "actors": 2, "envs": 16})]
+    ("seed", "backend"),
+    [
+        (2, {}),
+        (3, {}),
+        pytest.param(2, {"backend": "ranks", "actors": 2, "envs": 16}, marks=pytest.mark.long),
+    ],
 )
 def test_vpg_solves_the_synthetic_task_through_embeddings_and_memory(seed, backend, tmp_path):
     """To 95 % of the best return there is; the answer was shown a step before."""

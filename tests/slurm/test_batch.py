@@ -63,9 +63,8 @@ def log_of(run: Path) -> str:
     return (run.parent / "log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("launcher", "nodes"), [pytest.param("srun", 3, marks=pytest.mark.long), ("mpirun", 2)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("launcher", "nodes"), [("srun", 3), ("mpirun", 2)])
 def test_ranks_solve_cartpole(slurm, tmp_path, launcher, nodes):
     args = ["ppo", "CartPole-v1", "--nodes", nodes, "--launcher", launcher, "--time", "10"]
     args += ["--envs", 32 // nodes, "--stop-return", "475"]

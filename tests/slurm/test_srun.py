@@ -76,8 +76,10 @@ def test_a_batch_script_is_no_rank_and_its_steps_meet_on_their_first_node(slurm,
     program.write_text(STANDING)
     ask = f"{sys.executable} {program}"
     script.write_text(f"#!/bin/sh\n{ask}\nsrun -N2 -n2 --relative=1 {ask}\n")
-    done = slurm.run("sbatch", "--wait", "-N3", "-n3", f"--output={said}", script)
-    assert done.returncode == 0, done.stderr + said.read_text()
+    done = slurm.run("sbatch", "--parsable", "-N3", "-n3", f"--output={said}", script)
+    assert done.returncode == 0, done.stderr
+    # Not with --wait, which looks only now and then.
+    slurm.until(lambda: slurm.job(done.stdout.strip())["JobState"] == "COMPLETED", "it is over")
     first, second, alone = standings(said.read_text())
     assert alone == "place None None"
     assert first.startswith(f"place ('srun', 0, 2) tcp://{slurm.nodes['n2']}:")
