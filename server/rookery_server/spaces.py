@@ -1,0 +1,158 @@
+"""Spaces as plain maps, whether old Gym's or Gymnasium's, and back."""
+
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from rookery_server.wire import Refused, dtype_word
+
+Plain = Dict[str, Any]
+Path = Tuple[Any, ...]
+LEAVES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+MAX_LEAVES = 64
+MAX_DEPTH = 8
+
+
+class Leaf(NamedTuple):
+    """A part of a space that is one array: where it stands, and what one value of it is."""
+
+    path: Path
+    kind: str
+    dtype: np.dtype
+    shape: Tuple[int, ...]
+
+
+def describe(space: Any, arrays: List[np.ndarray]) -> Plain:
+    """`space` as a map; arrays it needs are appended to `arrays`."""
+    kind = kind_of(space)
+    if kind == "Dict":
+        keys = list(space.spaces)
+        if not all(isinstance(key, str) for key in keys):
+            raise ValueError("keys of a Dict space must be strings, got {}".format(keys))
+        return {
+            "type": "Dict",
+            "keys": keys,
+            "parts": [describe(space.spaces[key], arrays) for key in keys],
+        }
+    if kind == "Tuple":
+        return {"type": "Tuple", "parts": [describe(part, arrays) for part in space.spaces]}
+    plain = {"type": kind, "dtype": dtype_word(space.dtype), "shape": list(space.shape or ())}
+    if kind == "Box":
+        plain["low"] = number_or_array(space.low, arrays)
+        plain["high"] = number_or_array(space.high, arrays)
+    elif kind == "Discrete":
+        plain["n"] = int(space.n)
+        plain["start"] = int(getattr(space, "start", 0))
+    elif kind == "MultiDiscrete":
+        nvec = np.asarray(space.nvec, np.int64)
+        plain["nvec"] = number_or_array(nvec, arrays)
+        plain["start"] = number_or_array(
+            np.broadcast_to(getattr(space, "start", 0), nvec.shape).astype(np.int64), arrays
+        )
+    return plain
+
+
+def kind_of(space: Any) -> str:
+    """The name of the class that a space is, or inherits from."""
+    for parent in type(space).__mro__:
+        if parent.__name__ in LEAVES + ("Dict", "Tuple"):
+            return parent.__name__
+    raise ValueError("spaces of {} are not served: {}".format(type(space).__name__, space))
+
+
+def number_or_array(values: Any, arrays: List[np.ndarray]) -> Any:
+    """One number where all are the same, else a reference to an appended array."""
+    values = np.asarray(values)
+    if values.size and (values == values.flat[0]).all():
+        first = values.flat[0]
+        return float(first) if np.issubdtype(values.dtype, np.floating) else int(first)
+    arrays.append(values)
+    return {"array": len(arrays) - 1}
+
+
+def restore(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
+    """The space that was described, made of the classes in the module `spaces`."""
+    leaves(plain)
+    return _restored(plain, arrays, spaces)
+
+
+def _restored(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
+    kind = plain["type"]
+    parts = [_restored(part, arrays, spaces) for part in plain.get("parts", ())]
+    if kind == "Dict":
+        return spaces.Dict(dict(zip(plain["keys"], parts)))
+    if kind == "Tuple":
+        return spaces.Tuple(parts)
+    dtype, shape = np.dtype(plain["dtype"]), tuple(plain["shape"])
+    if kind == "Box":
+        low = _filled(plain["low"], arrays, shape, dtype)
+        high = _filled(plain["high"], arrays, shape, dtype)
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        start = int(plain["start"])
+        return spaces.Discrete(int(plain["n"]), **({"start": start} if start else {}))
+    if kind == "MultiDiscrete":
+        start = _filled(plain["start"], arrays, shape, np.dtype(np.int64))
+        more = {"start": start} if start.any() else {}
+        return spaces.MultiDiscrete(
+            _filled(plain["nvec"], arrays, shape, np.dtype(np.int64)), dtype=dtype.type, **more
+        )
+    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+
+
+def _filled(
+    value: Any, arrays: Sequence[np.ndarray], shape: Tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    if not isinstance(value, dict):
+        return np.full(shape, value, dtype)
+    found = arrays[value["array"]]
+    if found.shape != shape:
+        raise Refused("malformed", "bounds of shape {} for {}".format(found.shape, shape))
+    return found.astype(dtype)
+
+
+def leaves(plain: Any) -> List[Leaf]:
+    """The leaves of a described space, in the order in which their arrays are sent."""
+    found = []
+    for leaf in _walk(plain, (), 0):
+        found.append(leaf)
+        if len(found) > MAX_LEAVES:
+            raise Refused("malformed", "a space has at most {} leaves".format(MAX_LEAVES))
+    return found
+
+
+def _walk(plain: Any, path: Path, depth: int) -> Iterator[Leaf]:
+    if not isinstance(plain, dict) or depth > MAX_DEPTH:
+        raise Refused("malformed", "a space is a map, nested at most {} deep".format(MAX_DEPTH))
+    kind = plain.get("type")
+    if kind in ("Dict", "Tuple"):
+        parts = plain.get("parts")
+        keys = plain.get("keys") if kind == "Dict" else range(len(parts or ()))
+        if not isinstance(parts, list) or not keys or len(keys) != len(parts):
+            raise Refused("malformed", "a {} space needs parts, and keys for them".format(kind))
+        for key, part in zip(keys, parts):
+            for leaf in _walk(part, (*path, key), depth + 1):
+                yield leaf
+    elif kind in LEAVES:
+        try:
+            yield Leaf(path, kind, np.dtype(plain["dtype"]), tuple(map(int, plain["shape"])))
+        except (KeyError, TypeError, ValueError):
+            raise Refused("malformed", "a {} space needs dtype and shape".format(kind)) from None
+    else:
+        raise Refused("malformed", "there is no space of type {!r}".format(kind))
+
+
+def at(tree: Any, path: Path) -> Any:
+    """The part of nested values that `path` leads to."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def nested(plain: Plain, values: Iterator[Any]) -> Any:
+    """The next values, one a leaf, nested as the described space is."""
+    if plain["type"] == "Dict":
+        return {key: nested(part, values) for key, part in zip(plain["keys"], plain["parts"])}
+    if plain["type"] == "Tuple":
+        return tuple(nested(part, values) for part in plain["parts"])
+    return next(values)
