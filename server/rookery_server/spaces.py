@@ -1,6 +1,8 @@
 """Spaces as plain maps, whether old Gym's or Gymnasium's, and back."""
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -17,18 +19,18 @@ class Leaf(NamedTuple):
     """A part of a space that is one array: where it stands, and what one value of it is."""
 
     path: Path
-    kind: str
+    plain: Plain
     dtype: np.dtype
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
 
 
-def describe(space: Any, arrays: List[np.ndarray]) -> Plain:
+def describe(space: Any, arrays: list[np.ndarray]) -> Plain:
     """`space` as a map; arrays it needs are appended to `arrays`."""
     kind = kind_of(space)
     if kind == "Dict":
         keys = list(space.spaces)
         if not all(isinstance(key, str) for key in keys):
-            raise ValueError("keys of a Dict space must be strings, got {}".format(keys))
+            raise ValueError(f"keys of a Dict space must be strings, got {keys}")
         return {
             "type": "Dict",
             "keys": keys,
@@ -55,12 +57,12 @@ def describe(space: Any, arrays: List[np.ndarray]) -> Plain:
 def kind_of(space: Any) -> str:
     """The name of the class that a space is, or inherits from."""
     for parent in type(space).__mro__:
-        if parent.__name__ in LEAVES + ("Dict", "Tuple"):
+        if parent.__name__ in (*LEAVES, "Dict", "Tuple"):
             return parent.__name__
-    raise ValueError("spaces of {} are not served: {}".format(type(space).__name__, space))
+    raise ValueError(f"spaces like {space} are not served")
 
 
-def number_or_array(values: Any, arrays: List[np.ndarray]) -> Any:
+def number_or_array(values: Any, arrays: list[np.ndarray]) -> Any:
     """One number where all are the same, else a reference to an appended array."""
     values = np.asarray(values)
     if values.size and (values == values.flat[0]).all():
@@ -85,61 +87,61 @@ def _restored(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
         return spaces.Tuple(parts)
     dtype, shape = np.dtype(plain["dtype"]), tuple(plain["shape"])
     if kind == "Box":
-        low = _filled(plain["low"], arrays, shape, dtype)
-        high = _filled(plain["high"], arrays, shape, dtype)
+        low = filled(plain["low"], arrays, shape, dtype)
+        high = filled(plain["high"], arrays, shape, dtype)
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
         start = int(plain["start"])
         return spaces.Discrete(int(plain["n"]), **({"start": start} if start else {}))
     if kind == "MultiDiscrete":
-        start = _filled(plain["start"], arrays, shape, np.dtype(np.int64))
+        start = filled(plain["start"], arrays, shape, np.dtype(np.int64))
         more = {"start": start} if start.any() else {}
         return spaces.MultiDiscrete(
-            _filled(plain["nvec"], arrays, shape, np.dtype(np.int64)), dtype=dtype.type, **more
+            filled(plain["nvec"], arrays, shape, np.dtype(np.int64)), dtype=dtype.type, **more
         )
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
-def _filled(
-    value: Any, arrays: Sequence[np.ndarray], shape: Tuple[int, ...], dtype: np.dtype
+def filled(
+    value: Any, arrays: Sequence[np.ndarray], shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
+    """The bounds that a number or a reference stands for, [*shape]."""
     if not isinstance(value, dict):
         return np.full(shape, value, dtype)
     found = arrays[value["array"]]
     if found.shape != shape:
-        raise Refused("malformed", "bounds of shape {} for {}".format(found.shape, shape))
+        raise Refused("malformed", f"bounds of shape {found.shape} for {shape}")
     return found.astype(dtype)
 
 
-def leaves(plain: Any) -> List[Leaf]:
+def leaves(plain: Any) -> list[Leaf]:
     """The leaves of a described space, in the order in which their arrays are sent."""
     found = []
     for leaf in _walk(plain, (), 0):
         found.append(leaf)
         if len(found) > MAX_LEAVES:
-            raise Refused("malformed", "a space has at most {} leaves".format(MAX_LEAVES))
+            raise Refused("malformed", f"a space has at most {MAX_LEAVES} leaves")
     return found
 
 
 def _walk(plain: Any, path: Path, depth: int) -> Iterator[Leaf]:
     if not isinstance(plain, dict) or depth > MAX_DEPTH:
-        raise Refused("malformed", "a space is a map, nested at most {} deep".format(MAX_DEPTH))
+        raise Refused("malformed", f"a space is a map, nested at most {MAX_DEPTH} deep")
     kind = plain.get("type")
     if kind in ("Dict", "Tuple"):
         parts = plain.get("parts")
         keys = plain.get("keys") if kind == "Dict" else range(len(parts or ()))
         if not isinstance(parts, list) or not keys or len(keys) != len(parts):
-            raise Refused("malformed", "a {} space needs parts, and keys for them".format(kind))
+            raise Refused("malformed", f"a {kind} space needs parts, and keys for them")
         for key, part in zip(keys, parts):
-            for leaf in _walk(part, (*path, key), depth + 1):
-                yield leaf
+            yield from _walk(part, (*path, key), depth + 1)
     elif kind in LEAVES:
         try:
-            yield Leaf(path, kind, np.dtype(plain["dtype"]), tuple(map(int, plain["shape"])))
+            yield Leaf(path, plain, np.dtype(plain["dtype"]), tuple(map(int, plain["shape"])))
         except (KeyError, TypeError, ValueError):
-            raise Refused("malformed", "a {} space needs dtype and shape".format(kind)) from None
+            raise Refused("malformed", f"a {kind} space needs dtype and shape") from None
     else:
-        raise Refused("malformed", "there is no space of type {!r}".format(kind))
+        raise Refused("malformed", f"there is no space of type {kind!r}")
 
 
 def at(tree: Any, path: Path) -> Any:

@@ -3,8 +3,10 @@
 The page docs/protocol.md of the repository is the specification.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence
 
 import msgpack
 import numpy as np
@@ -14,7 +16,9 @@ PROTOCOL = 1
 MAX_HEADER_BYTES = 65_536
 MAX_ARRAYS = 128
 MAX_DIMENSIONS = 8
-DTYPES = frozenset("|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f2 <f4 <f8".split())
+DTYPES = frozenset(
+    ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+)
 
 Header = Dict[str, Any]
 
@@ -31,24 +35,24 @@ class Message(NamedTuple):
     """A header and its arrays."""
 
     header: Header
-    arrays: List[np.ndarray]
+    arrays: list[np.ndarray]
 
 
 def dtype_word(dtype: Any) -> str:
     """How a dtype is written in a header: NumPy's word for it, little-endian."""
     word = np.dtype(dtype).newbyteorder("<").str
     if word not in DTYPES:
-        raise ValueError("arrays of {} are not sent".format(np.dtype(dtype)))
+        raise ValueError(f"arrays of {np.dtype(dtype)} cannot be sent")
     return word
 
 
-def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> List[Any]:
+def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
     """The frames of a message; those of contiguous arrays are views into them."""
-    plain = [np.ascontiguousarray(array) if array.ndim else array for array in arrays]
+    plain = [array if array.flags.c_contiguous else array.copy() for array in arrays]
     if sys.byteorder == "big":
         plain = [array.astype(array.dtype.newbyteorder("<")) for array in plain]
     described = [[dtype_word(array.dtype), list(array.shape)] for array in plain]
-    return [msgpack.packb(dict(header, arrays=described)), *map(raw, plain)]
+    return [msgpack.packb({**header, "arrays": described}), *map(raw, plain)]
 
 
 def raw(array: np.ndarray) -> memoryview:
@@ -61,13 +65,11 @@ def decode(frames: Sequence[Any]) -> Message:
     if not frames:
         raise Refused("malformed", "a message has at least one frame")
     if len(frames) > 1 + MAX_ARRAYS:
-        raise Refused("size", "a message has at most {} arrays".format(MAX_ARRAYS))
+        raise Refused("size", f"a message has at most {MAX_ARRAYS} arrays")
     header = read_header(frames[0])
     described = header.get("arrays", [])
     if not isinstance(described, list) or len(described) != len(frames) - 1:
-        raise Refused(
-            "malformed", '"arrays" must describe the {} frames that follow'.format(len(frames) - 1)
-        )
+        raise Refused("malformed", f'"arrays" must describe the {len(frames) - 1} frames after it')
     pairs = zip(described, frames[1:])
     return Message(header, [read_array(words, frame) for words, frame in pairs])
 
@@ -75,11 +77,11 @@ def decode(frames: Sequence[Any]) -> Message:
 def read_header(frame: Any) -> Header:
     """The map in the first frame."""
     if len(frame) > MAX_HEADER_BYTES:
-        raise Refused("size", "a header has at most {} bytes".format(MAX_HEADER_BYTES))
+        raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
     try:
         header = msgpack.unpackb(frame, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack raises many kinds, RecursionError-like ones among them
-        raise Refused("malformed", "the header is not msgpack: {!r}".format(error)) from None
+    except Exception as error:  # msgpack raises ValueErrors and others
+        raise Refused("malformed", f"the header is not msgpack: {type(error).__name__}") from None
     if not isinstance(header, dict):
         raise Refused("malformed", "the header must be a map")
     return header
@@ -94,22 +96,18 @@ def read_array(words: Any, frame: Any) -> np.ndarray:
     if size != len(frame):
         raise Refused(
             "malformed",
-            "an array {} of {} has {} bytes, its frame {}".format(
-                list(shape), dtype.str, size, len(frame)
-            ),
+            f"an array {list(shape)} of {dtype.str} has {size} bytes, its frame {len(frame)}",
         )
     return np.frombuffer(frame, dtype).reshape(shape)
 
 
-def checked(words: Any) -> Tuple[np.dtype, Tuple[int, ...]]:
+def checked(words: Any) -> tuple[np.dtype, tuple[int, ...]]:
     """Dtype and shape out of a header's [dtype, shape]."""
     if not (isinstance(words, list) and len(words) == 2 and isinstance(words[1], list)):
         raise Refused("malformed", "an array is described as [dtype, shape]")
     word, shape = words
     if not isinstance(word, str) or word not in DTYPES:
-        raise Refused("malformed", "arrays are of the dtypes {}".format(" ".join(sorted(DTYPES))))
+        raise Refused("malformed", f"arrays are of the dtypes {' '.join(sorted(DTYPES))}")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-        raise Refused(
-            "malformed", "a shape is at most {} whole numbers >= 0".format(MAX_DIMENSIONS)
-        )
+        raise Refused("malformed", f"a shape is at most {MAX_DIMENSIONS} whole numbers >= 0")
     return np.dtype(word), tuple(shape)

@@ -1,0 +1,178 @@
+"""The server: one ROUTER socket, one thread, requests one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import signal
+import time
+from typing import Any, Callable, Iterator, NamedTuple
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from rookery_server.errors import Unusable
+from rookery_server.host import Host, Make, Peer
+from rookery_server.keys import lock
+
+LOOPBACK = "127.0.0.1"
+HARD_LIMIT = 4
+"""A frame of so many times the greatest request is not read at all."""
+TURN = 64
+"""Messages that are handled before connections and clocks are looked at again."""
+LOOK_S = 1.0
+QUEUED = 8
+"""Messages of one peer that ZeroMQ holds in either direction."""
+
+
+class Place(NamedTuple):
+    """Where to serve, to whom and how much."""
+
+    port: int = 5555
+    bind: str = LOOPBACK
+    keys: str | None = None
+    envs: int = 16
+    silence: float = 3600.0
+
+    def checked(self) -> Place:
+        """This, or an error that names the option."""
+        for fine, text in (
+            (0 <= self.port < 65536, f"--port must be from 0 to 65535, got {self.port}"),
+            (self.envs >= 1, f"--envs must be 1 or more, got {self.envs}"),
+            (self.silence > 0, f"--silence must be above 0, got {self.silence}"),
+            (
+                self.keys or is_loopback(self.bind),
+                f"--bind {self.bind} lets others in: --keys DIR/server must say whom "
+                "(--make-keys DIR makes keys)",
+            ),
+        ):
+            if not fine:
+                raise Unusable(text)
+        return self
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> None:
+    """Serve until interrupted or terminated."""
+    host = Host(make, name, place.checked().envs, place.silence, tell)
+    with opened(place, host.max_request_bytes) as (socket, address), terminable():
+        tell(f"serving {name} at {address}, at most {place.envs} environments")
+        try:
+            serve(host, socket)
+        except KeyboardInterrupt:
+            tell("ends")
+        finally:
+            host.close()
+
+
+@contextlib.contextmanager
+def opened(place: Place, most_bytes: int) -> Iterator[tuple[zmq.Socket, str]]:
+    """The bound socket and its address."""
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    doorman = None
+    try:
+        socket.linger = 0
+        socket.maxmsgsize = HARD_LIMIT * most_bytes
+        socket.sndhwm = socket.rcvhwm = QUEUED
+        socket.heartbeat_ivl = 5000
+        socket.heartbeat_timeout = 30000
+        socket.ipv6 = ":" in place.bind
+        if place.keys:
+            doorman = lock(socket, context, place.keys)
+        yield socket, bound(socket, place)
+    finally:
+        socket.disable_monitor()
+        socket.close()
+        if doorman is not None:
+            doorman.stop()
+        context.term()
+
+
+def bound(socket: zmq.Socket, place: Place) -> str:
+    """Bind, to any free port for 0; the address."""
+    host = f"[{place.bind.strip('[]')}]" if ":" in place.bind else place.bind
+    try:
+        socket.bind(f"tcp://{host}:{place.port or '*'}")
+    except zmq.ZMQError as error:
+        raise Unusable(f"cannot listen on {host}:{place.port}: {error}") from error
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def serve(host: Host, socket: zmq.Socket) -> None:
+    """Answer messages for ever."""
+    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(monitor, zmq.POLLIN)
+    looked = 0.0
+    while True:
+        events = dict(poller.poll(LOOK_S * 1000))
+        # First the connections: a new one may have the number of one that is gone.
+        if monitor in events:
+            note_lost(host, monitor)
+        if socket in events:
+            answer_some(host, socket)
+        if host.waiting or time.monotonic() - looked >= LOOK_S:
+            looked = time.monotonic()
+            for peer, frames in host.due(looked):
+                send(socket, peer, frames)
+
+
+def note_lost(host: Host, monitor: zmq.Socket) -> None:
+    """Tell the host of connections that were lost."""
+    while monitor.poll(0):
+        event = recv_monitor_message(monitor)
+        host.disconnected(int(event["value"]), time.monotonic())
+
+
+def answer_some(host: Host, socket: zmq.Socket) -> None:
+    """Answer what has come, up to a number of messages."""
+    for _ in range(TURN):
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return
+        peer, content = opened_envelope(frames)
+        reply = host.answer(peer, content, time.monotonic())
+        if reply is not None:
+            send(socket, peer, reply)
+
+
+def opened_envelope(frames: list[zmq.Frame]) -> tuple[Peer, list[Any]]:
+    """Who sent the frames, and what is in them."""
+    after = 2 if len(frames) > 2 and len(frames[1]) == 0 else 1  # a REQ's empty frame
+    route = [frame.bytes for frame in frames[:after]]
+    last = frames[-1]
+    try:
+        user = str(last.get("User-Id"))
+    except zmq.ZMQError:
+        user = ""
+    return Peer(route, int(last.get(zmq.SRCFD)), user), [frame.buffer for frame in frames[after:]]
+
+
+def send(socket: zmq.Socket, peer: Peer, frames: list[Any]) -> None:
+    """Send a reply; to a peer that is gone or does not read, nothing."""
+    with contextlib.suppress(zmq.Again):
+        socket.send_multipart([*peer.route, *frames], zmq.NOBLOCK, copy=False)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the server as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

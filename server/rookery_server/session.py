@@ -1,0 +1,165 @@
+"""One client's environments: from its requests to the replies, without sockets or clocks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
+
+import numpy as np
+
+from rookery_server.actions import Actions
+from rookery_server.spaces import at, describe, leaves
+from rookery_server.wire import PROTOCOL, Header, Message, Refused, encode
+
+MAX_INTEGER = 2**63 - 1
+Content = Tuple[Header, List[np.ndarray]]
+
+
+class EnvironmentFailed(Exception):
+    """An environment raised or lied; its session is over."""
+
+
+class Session:
+    """The environments of one client, and the last reply in case that it got lost."""
+
+    def __init__(self, token: bytes, env: Any, infos: Sequence[str], render: bool):
+        self.token = token
+        self.env = env
+        self.envs = int(env.num_envs)
+        self.infos = tuple(infos)
+        self.drawn = render
+        self.begun = False
+        self.ended = False
+        self.seq = 0
+        self.last: list[Any] = []
+        self._bounds: list[np.ndarray] = []
+        self.observation = describe(env.single_observation_space, self._bounds)
+        self.action = describe(env.single_action_space, self._bounds)
+        self._seen = leaves(self.observation)
+        self._actions = Actions(self.action, self._bounds, self.envs)
+
+    def greet(self, name: str, silence: float) -> list[Any]:
+        """The reply to `hello`."""
+        header = {
+            "protocol": PROTOCOL,
+            "env": name,
+            "envs": self.envs,
+            "observation": self.observation,
+            "action": self.action,
+            "silence": silence,
+        }
+        return self._reply("hello", 0, (header, self._bounds))
+
+    def answer(self, message: Message) -> list[Any]:
+        """The reply to a request; one that was answered before is not carried out again."""
+        seq = whole(message.header, "seq")
+        if seq == self.seq:
+            return self.last
+        if seq != self.seq + 1:
+            raise Refused("order", f"the next number is {self.seq + 1}, not {seq}")
+        word, carry_out = self._operation(message.header.get("op"))
+        with failures():
+            content = carry_out(message)
+        return self._reply(word, seq, content)
+
+    def close(self) -> None:
+        """Close the environments, which may fail as they like."""
+        if self.ended:
+            return
+        self.ended = True
+        with contextlib.suppress(Exception):
+            self.env.close()
+
+    def _reply(self, op: str, seq: int, content: Content) -> list[Any]:
+        header, arrays = content
+        self.seq = seq
+        self.last = encode({"op": op, "session": self.token, "seq": seq, **header}, arrays)
+        return self.last
+
+    def _operation(self, op: Any) -> tuple[str, Callable[[Message], Content]]:
+        operations = {
+            "reset": self._reset,
+            "step": self._step,
+            "render": self._render,
+            "close": self._close,
+        }
+        if not isinstance(op, str) or op not in operations:
+            raise Refused("malformed", "op must be hello, reset, step, render or close")
+        return op, operations[op]
+
+    def _reset(self, message: Message) -> Content:
+        seed = whole(message.header, "seed") if message.header.get("seed") is not None else None
+        obs, info = self.env.reset(seed=seed)
+        self.begun = True
+        return {}, [*self._observed(obs), *self._told(info)]
+
+    def _step(self, message: Message) -> Content:
+        if not self.begun:
+            raise Refused("order", "reset comes before the first step")
+        actions = self._actions.read(message.arrays)
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        results = [
+            np.array(reward, np.float64),
+            np.array(terminated, bool),
+            np.array(truncated, bool),
+        ]
+        return {}, [*results, *self._observed(obs), *self._told(info)]
+
+    def _render(self, message: Message) -> Content:
+        lane = whole(message.header, "lane", self.envs - 1)
+        if not (self.drawn and self.begun):
+            raise Refused("render", 'render needs "render": true in hello, and a reset before it')
+        picture = np.asarray(next(itertools.islice(self.env.render(), lane, None)))
+        if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
+            raise Refused("render", "the environment draws no RGB picture")
+        return {}, [picture.copy()]
+
+    def _close(self, message: Message) -> Content:
+        self.close()
+        return {}, []
+
+    def _observed(self, obs: Any) -> list[np.ndarray]:
+        # Copied: the environment may write over its own at the next step, while this is sent.
+        return [np.array(at(obs, leaf.path), leaf.dtype, order="C") for leaf in self._seen]
+
+    def _told(self, info: Any) -> list[np.ndarray]:
+        return [told(info, name, self.envs) for name in self.infos]
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[None]:
+    """Whatever an environment raises ends its session and nothing else."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
+
+
+def told(info: Any, name: str, envs: int) -> np.ndarray:
+    """A number of the infos, [envs]; NaN where there is none.
+
+    `info` is a list of dicts, or Gymnasium's dict of arrays with masks `_name`.
+    """
+    numbers = np.full(envs, np.nan)
+    if isinstance(info, dict):
+        values = info.get(name)
+        known = info.get("_" + name, np.ones(envs, bool))
+    else:
+        values = [lane.get(name) for lane in info]
+        known = np.array([isinstance(value, (int, float, np.number)) for value in values])
+        values = [value if there else 0 for value, there in zip(values, known)]
+    values = np.asarray(values)
+    if values.shape == (envs,) and values.dtype.kind in "biuf":
+        numbers[known] = values[known]
+    return numbers
+
+
+def whole(header: Header, key: str, most: int = MAX_INTEGER) -> int:
+    """A whole number of the header, from 0 to `most`."""
+    value = header.get(key)
+    if type(value) is not int or not 0 <= value <= most:
+        raise Refused("malformed", f"{key} must be a whole number from 0 to {most}")
+    return value

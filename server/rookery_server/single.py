@@ -1,0 +1,107 @@
+"""One environment in one API, whichever of Gym's and Gymnasium's it was written for."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Tuple
+
+import numpy as np
+
+Reset = Tuple[Any, dict]
+Step = Tuple[Any, float, bool, bool, dict]
+
+
+class Single:
+    """`reset(seed)` and a five-valued `step` over any environment.
+
+    Four values from `step` are the old API: `done` is a truncation where the info says
+    "TimeLimit.truncated". A `reset` that returns the observation alone, or takes no seed, is
+    seen to as well.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self._seeded_by_reset = takes_seed(env)
+
+    def reset(self, seed: int | None = None) -> Reset:
+        if seed is None:
+            result = self.env.reset()
+        elif self._seeded_by_reset:
+            result = self.env.reset(seed=seed)
+        else:
+            self.env.seed(seed)
+            result = self.env.reset()
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            return result
+        return result, {}
+
+    def step(self, action: Any) -> Step:
+        result = self.env.step(action)
+        if len(result) == 5:
+            return result
+        obs, reward, done, info = result
+        truncated = bool(done and info.get("TimeLimit.truncated", False))
+        return obs, reward, bool(done) and not truncated, truncated, info
+
+    def render(self) -> np.ndarray:
+        """An RGB picture, [H, W, 3]."""
+        if getattr(self.env, "render_mode", None) == "rgb_array":
+            return self.env.render()
+        return self.env.render(mode="rgb_array")
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Layer:
+    """A `Single` around another, which does all that is not overridden."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+        self.observation_space = inner.observation_space
+        self.action_space = inner.action_space
+
+    def reset(self, seed: int | None = None) -> Reset:
+        return self.inner.reset(seed)
+
+    def step(self, action: Any) -> Step:
+        return self.inner.step(action)
+
+    def render(self) -> np.ndarray:
+        return self.inner.render()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class TimeLimit(Layer):
+    """Truncates an episode after so many steps."""
+
+    def __init__(self, inner: Any, steps: int):
+        super().__init__(inner)
+        self.steps = steps
+        self._taken = 0
+
+    def reset(self, seed: int | None = None) -> Reset:
+        self._taken = 0
+        return self.inner.reset(seed)
+
+    def step(self, action: Any) -> Step:
+        obs, reward, terminated, truncated, info = self.inner.step(action)
+        self._taken += 1
+        return obs, reward, terminated, truncated or self._taken >= self.steps, info
+
+
+def takes_seed(env: Any) -> bool:
+    """Whether `reset(seed=...)` reaches the environment through all that wraps it."""
+    while True:
+        parameters = inspect.signature(env.reset).parameters
+        passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if not passes_on and "seed" not in parameters:
+            return False
+        inner = getattr(env, "env", None)
+        if not hasattr(inner, "reset"):
+            return True
+        env = inner

@@ -1,0 +1,39 @@
+"""The byte examples of docs/protocol.md are what the server really says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rookery_server.host import Host, Peer
+from rookery_server.making import Recipe
+from rookery_server.vector import Copies
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def frames_of(block: str) -> list[bytes]:
+    """The frames in a block: a line that has a length after its mark begins one."""
+    found: list[tuple[int, bytes]] = []
+    for line in block.splitlines():
+        length, data = line[2:6].strip(), bytes.fromhex(line[6:])
+        if length:
+            found.append((int(length), data))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + data)
+    assert all(length == len(data) for length, data in found)
+    return [data for _, data in found]
+
+
+def test_the_examples_are_what_the_server_says():
+    recipe = Recipe("CartPole-v1")
+    host = Host(lambda n, render: Copies(lambda: recipe.make(render), n), "CartPole-v1", most=2)
+    blocks = FENCE.findall(PAGE.read_text())
+    requests = [frames_of(block) for block in blocks if block.startswith(">")]
+    replies = [frames_of(block) for block in blocks if block.startswith("<")]
+    assert len(requests) == len(replies) == 5
+    for request, reply in zip(requests, replies, strict=True):
+        answer = host.answer(Peer([b"route"]), request, now=0.0)
+        assert answer is not None
+        assert [bytes(frame) for frame in answer] == reply
