@@ -84,6 +84,7 @@ class Guard(Layer):
 
 def estimated_bounds(env: VectorEnv[Any, Any, Any], name: str) -> bool:
     """Whether the environment is known to leave the bounds it declares."""
+    name = getattr(env, "served", name)
     if name.removeprefix("envpool:").startswith(ESTIMATED_NAMES):
         return True
     singles = getattr(env, "envs", None) or [env]

@@ -24,13 +24,16 @@ class Listed(NamedTuple):
 def registered_envs() -> list[Listed]:
     """All names that `make_env` knows without importing anything more, in order.
 
-    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's many.
+    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's many,
+    "tcp://HOST:PORT" for what a server has.
     """
     listed = [Listed(name, "registered") for name in registered()]
     listed += [Listed(spec.id, gymnasium_engine(spec)) for spec in latest_specs()]
     listed += [Listed(f"ALE/{game}-v5", "ale") for game in atari.games()]
     if importlib.util.find_spec("envpool") is not None:
         listed.append(Listed("envpool:*", "envpool"))
+    if importlib.util.find_spec("zmq") is not None:
+        listed.append(Listed("tcp://HOST:PORT", "served"))
     return sorted(listed)
 
 

@@ -9,6 +9,30 @@ from rookery.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """How a client gets on with servers; only environments named tcp://HOST:PORT read it."""
+
+    keys: str | None = None
+    """Folder with this client's secret key and the servers' public one ('rookery serve
+    --make-keys')."""
+    timeout_s: float = 60.0
+    """Longest that a reply may take before its server counts as lost."""
+    wait_s: float = 0.0
+    """How long to wait in a server's queue where it has no room; 0: be refused at once."""
+    away_s: float = 600.0
+    """How long all servers may be away at a time before the run ends."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.timeout_s > 0, f"env.remote.timeout_s must be above 0, got {self.timeout_s!r}"
+        )
+        require(
+            0 <= self.wait_s <= 3600, f"env.remote.wait_s must be 0 to 3600, got {self.wait_s!r}"
+        )
+        require(self.away_s >= 0, f"env.remote.away_s must be 0 or more, got {self.away_s!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvOptions:
     """Preprocessing and limits; None stands for what the environment's name implies."""
 
@@ -40,6 +64,8 @@ class EnvOptions:
     """Stop on an observation outside its Box's bounds; False if the bounds are estimates."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Passed to the environment's constructor."""
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
+    """Keys and time limits where the name is that of a server, tcp://HOST:PORT."""
 
     def __post_init__(self) -> None:
         for name in ("frame_skip", "frame_stack", "time_limit"):

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from rookery.envs import atari, pool
 from rookery.envs.forloop import ForLoop
 from rookery.envs.options import EnvOptions
+from rookery.envs.remote.naming import is_served
 from rookery.envs.single import Modern, preprocess, wraps_single
 from rookery.errors import BadInput, missing_extra, nearest, require
 
@@ -46,6 +47,10 @@ def raw_vector(
     """The vector environment behind a name, before this library's wrappers."""
     if name in _registered:
         return from_function(name, _registered[name], options, num_envs, render_mode)
+    if is_served(name):
+        from rookery.envs.remote.vector import make_served
+
+        return make_served(name, options, num_envs, render_mode)
     if name.startswith(pool.PREFIX):
         return pool.make_pool(name, options, num_envs, threads, render_mode)
     if ":" in name:

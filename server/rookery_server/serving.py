@@ -89,7 +89,6 @@ def opened(place: Place, most_bytes: int) -> Iterator[tuple[zmq.Socket, str]]:
             doorman = lock(socket, context, place.keys)
         yield socket, bound(socket, place)
     finally:
-        socket.disable_monitor()
         socket.close()
         if doorman is not None:
             doorman.stop()
@@ -107,8 +106,17 @@ def bound(socket: zmq.Socket, place: Place) -> str:
 
 
 def serve(host: Host, socket: zmq.Socket) -> None:
-    """Answer messages for ever."""
+    """Answer messages until interrupted."""
     monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    try:
+        serve_watched(host, socket, monitor)
+    finally:
+        socket.disable_monitor()
+        monitor.close(0)
+
+
+def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket) -> None:
+    """Answer messages, with an eye on connections."""
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(monitor, zmq.POLLIN)

@@ -61,7 +61,7 @@ def raw(array: np.ndarray) -> memoryview:
 
 
 def decode(frames: Sequence[Any]) -> Message:
-    """The message in `frames`; its arrays are read-only views into them."""
+    """The message in `frames`; its arrays are views into them where they are aligned."""
     if not frames:
         raise Refused("malformed", "a message has at least one frame")
     if len(frames) > 1 + MAX_ARRAYS:
@@ -98,7 +98,8 @@ def read_array(words: Any, frame: Any) -> np.ndarray:
             "malformed",
             f"an array {list(shape)} of {dtype.str} has {size} bytes, its frame {len(frame)}",
         )
-    return np.frombuffer(frame, dtype).reshape(shape)
+    array = np.frombuffer(frame, dtype).reshape(shape)
+    return array if array.flags.aligned else array.copy()
 
 
 def checked(words: Any) -> tuple[np.dtype, tuple[int, ...]]:
