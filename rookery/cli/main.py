@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "ALGO ENV      search for good settings",
     "slurm": "ALGO ENV      write a batch script for a Slurm cluster, and submit it",
     "bench": "SPEC...       run the benchmarks of YAML specs",
+    "serve": "ENV           let agents in other processes play an environment",
     "envs": "[WORD]        list the environments there are",
     "algorithms": "[ALGO]        list the algorithms, or the settings and presets of one",
 }

@@ -45,7 +45,8 @@ class EpisodeStatistics(Layer):
     """Raw return and length of whole episodes, told at the step where they end.
 
     Then `info["episode"]` holds "return" (float64 [B]), "length" in agent steps without reset
-    rows (int64 [B]) and "done" (bool [B]): the lanes for which the other two are final.
+    rows (int64 [B]) and "done" (bool [B]): the lanes for which the other two are final. An
+    episode that was cut because its server is away is none, nor is one that ends on a reset row.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
@@ -66,11 +67,13 @@ class EpisodeStatistics(Layer):
         if np.count_nonzero(self.resetting):
             self._returns[self.resetting] = 0
             self._lengths[self.resetting] = 0
-        done = self.resetting = terminated | truncated
+        done = terminated | truncated
         if np.count_nonzero(done):
-            info = {**info, "episode": self._finished(done)}
+            cut = info.get("lost", False) | self.resetting
+            info = {**info, "episode": self._finished(done & ~cut)}
         elif "episode" in info:
             info = {key: value for key, value in info.items() if key != "episode"}
+        self.resetting = done
         return obs, reward, terminated, truncated, info
 
     def _finished(self, done: Array) -> dict[str, Array]:

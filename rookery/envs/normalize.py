@@ -21,8 +21,8 @@ class NormalizeObservation(Layer):
     """Observations with mean 0 and deviation 1, clipped to +-10.
 
     Only float Box leaves are scaled; images and discrete leaves pass. Every observation handed
-    out counts once, those that end an episode and those that start one included. `frozen` keeps
-    the statistics as they are.
+    out counts once, those that end an episode and those that start one included, those repeated
+    for lanes whose server is away not. `frozen` keeps the statistics as they are.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, frozen: bool = False):
@@ -32,15 +32,19 @@ class NormalizeObservation(Layer):
         self.moments: dict[Path, RunningMoments] = {
             path: RunningMoments(leaf.shape or ()) for path, leaf in leaves(space) if scaled(leaf)
         }
+        self._counted: Array | None = None
+        """Lanes whose observations are new, [B]; None: all."""
         self.single_observation_space = scaled_space(space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = super().reset(seed=seed, options=options)
+        self._counted = None
         return self.normalized(obs), info
 
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
+        self._counted = ~info["lost"] if "lost" in info else None
         return self.normalized(obs), reward, terminated, truncated, info
 
     def normalized(self, obs: Any) -> Any:
@@ -52,7 +56,7 @@ class NormalizeObservation(Layer):
         if moments is None:
             return value
         if not self.frozen:
-            moments.update(value)
+            moments.update(value if self._counted is None else value[self._counted])
         scaled_value = (value - moments.mean) / np.sqrt(moments.var + EPSILON)
         return clipped(scaled_value).astype(np.float32)
 
@@ -60,8 +64,8 @@ class NormalizeObservation(Layer):
 class NormalizeReward(Layer):
     """Rewards over the running deviation of the discounted return, clipped to +-10.
 
-    Returns start anew with each episode, and reset rows reach no statistic. `frozen` keeps the
-    statistics as they are.
+    Returns start anew with each episode, and reset rows and rows of lanes that are away reach no
+    statistic. `frozen` keeps the statistics as they are.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], gamma: float, *, frozen: bool = False):
@@ -78,13 +82,12 @@ class NormalizeReward(Layer):
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
         if not self.frozen:
-            self._count(reward)
+            self._count(reward, ~(info.get("lost", False) | self.resetting))
         scaled_reward = reward / np.sqrt(self.moments.var + EPSILON)
         self.resetting = terminated | truncated
         return obs, clipped(scaled_reward), terminated, truncated, info
 
-    def _count(self, reward: Array) -> None:
-        played = ~self.resetting
+    def _count(self, reward: Array, played: Array) -> None:
         self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
         self.moments.update(self._returns[played])
 

@@ -23,9 +23,7 @@ class RemoteOptions:
     """How long all servers may be away at a time before the run ends."""
 
     def __post_init__(self) -> None:
-        require(
-            self.timeout_s > 0, f"env.remote.timeout_s must be above 0, got {self.timeout_s!r}"
-        )
+        require(self.timeout_s > 0, f"env.remote.timeout_s must be above 0, got {self.timeout_s!r}")
         require(
             0 <= self.wait_s <= 3600, f"env.remote.wait_s must be 0 to 3600, got {self.wait_s!r}"
         )

@@ -99,12 +99,14 @@ class Actor:
         self.inference_s = 0.0
         self.transfer_s = 0.0
         self.episodes: list[tuple[float, int]] = []
+        self.notices: list[str] = []
         self.explore = algorithm.exploration(0, self.lanes)
         self.begin(seed if env_seed is None else env_seed)
 
     def begin(self, seed: int | None) -> None:
         """Start every lane on a new episode."""
-        self.obs, _ = self.env.reset(seed=seed)
+        self.obs, info = self.env.reset(seed=seed)
+        self.notices += info.get("notices", ())
         self.resetting = np.zeros(self.env.num_envs, dtype=bool)
         self.reward = torch.zeros(self.env.num_envs, device=self.device)
         self.state = self.algorithm.initial_state(self.env.num_envs)
@@ -129,8 +131,8 @@ class Actor:
         while (left > 0).any():
             playing = left > 0
             row = self.step(playing)
-            rows.append(row._replace(mask=row.mask * playing))
-            left -= playing & self.resetting
+            rows.append(row._replace(mask=row.mask & playing))
+            left -= playing & self.resetting & row.mask
         return self.segment(rows, *before)
 
     def step(self, counted: np.ndarray | None = None) -> Row:
@@ -144,7 +146,10 @@ class Actor:
         self.env_s += time.perf_counter() - start
         with self.turn:
             self.note_episodes(info, counted)
+            self.notices += info.get("notices", ())
             mask = ~self.resetting
+            if "lost" in info:  # a server is away: nothing was done there, and nothing is learnt
+                mask &= ~info["lost"]
             reward = (reward * mask).astype(np.float32)
             self.reward = to_tensors(reward, self.device)
             self.state = carry(decision.state, self.resetting)
@@ -226,3 +231,8 @@ class Actor:
         """Return and length of the episodes that ended since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes
+
+    def take_notices(self) -> list[str]:
+        """What the environments had to tell since the last call, such as that one is away."""
+        notices, self.notices = self.notices, []
+        return notices

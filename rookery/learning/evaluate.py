@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +64,8 @@ def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Score
     while (left > 0).any():
         action, state = policy.decide(obs, reward, state)
         obs, reward, terminated, truncated, info = env.step(action)
+        for notice in info.get("notices", ()):
+            print(notice, file=sys.stderr)
         if "episode" in info:
             ended = info["episode"]["done"] & (left > 0)
             left -= ended

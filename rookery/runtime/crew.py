@@ -71,6 +71,7 @@ class ActorThread(threading.Thread):
         self.wait_s = 0.0
         self.env_steps = 0
         self.episodes: list[tuple[float, int]] = []
+        self.notices: list[str] = []
         self.times_before = Times()
 
     @property
@@ -116,6 +117,7 @@ class ActorThread(threading.Thread):
                 self.segments += 1
                 self.env_steps += actor.take_steps()
                 self.episodes += actor.take_episodes()
+                self.notices += actor.take_notices()
 
     def start_anew(self, error: Exception) -> bool:
         """Replace the actor that failed; whether it may be."""

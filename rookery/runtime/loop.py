@@ -62,6 +62,8 @@ def go_round(
     profile.round(warm=parts.learner.updates >= config.warm_up_updates)
     shares = backend.exchange(interrupt.is_set() or journal.asked_to_stop())
     progress.take(shares, parts.learner.updates)
+    for notice in (line for share in shares for line in share.notices):
+        journal.announce(notice)
     examined = examiner.due(before, progress.env_steps)
     if examined and parts.reducer.rank == 0:
         with backend.paused():

@@ -19,6 +19,8 @@ class Share(NamedTuple):
 
     env_steps: int
     episodes: list[tuple[float, int]]
+    notices: list[str]
+    """What its environments had to tell."""
     env_s: float
     inference_s: float
     transfer_s: float

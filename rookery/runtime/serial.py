@@ -53,6 +53,7 @@ class Serial(Backend):
         share = Share(
             env_steps=actor.take_steps(),
             episodes=actor.take_episodes(),
+            notices=actor.take_notices(),
             **actor.times._asdict(),
             learn_s=parts.learner.learn_s,
             reduce_s=parts.learner.reduce_s,

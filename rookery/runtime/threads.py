@@ -117,11 +117,13 @@ class Threads(Backend):
             with self.crew.changed:
                 env_steps, thread.env_steps = thread.env_steps, 0
                 episodes, thread.episodes = thread.episodes, []
+                notices, thread.notices = thread.notices, []
             self.crew.env_steps += env_steps
             shares.append(
                 Share(
                     env_steps=env_steps,
                     episodes=episodes,
+                    notices=notices,
                     **thread.times._asdict(),
                     learn_s=parts.learner.learn_s,
                     reduce_s=parts.learner.reduce_s,

@@ -9,7 +9,7 @@ from typing import Any, Sequence
 
 from rookery_server import __version__
 from rookery_server.errors import Unusable
-from rookery_server.keys import make_keys
+from rookery_server.keys import describe_keys, make_keys
 from rookery_server.making import Recipe
 from rookery_server.preprocessing import Preprocessing
 from rookery_server.serving import LOOPBACK, Place, run
@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.make_keys is not None:
-            tell_keys(options.make_keys)
+            make_keys(options.make_keys)
+            print(describe_keys(options.make_keys))
             return 0
         if options.env is None:
             raise Unusable("name an environment, such as CartPole-v1")
@@ -74,13 +75,6 @@ def serve(options: argparse.Namespace) -> None:
 def tell(line: str) -> None:
     """A line on standard output, at once."""
     print(f"rookery_server: {line}", flush=True)
-
-
-def tell_keys(folder: str) -> None:
-    """Make keys, and say where they belong."""
-    make_keys(folder)
-    print(f"{folder}/server stays with the server: --bind ADDRESS --keys {folder}/server")
-    print(f"{folder}/client goes to the client: --env.keys {folder}/client")
 
 
 def count(text: str) -> int:

@@ -157,9 +157,10 @@ class Host:
                 raise Refused("order", "this session has begun already")
             guest.hear(peer, now)
             return guest.session.last
-        old = self.guests.get(hello.replaces) if hello.replaces else None
-        if old is not None and old.user == peer.user:
-            self._end(hello.replaces, "its client begins another")
+        if hello.replaces is not None:
+            old = self.guests.get(hello.replaces)
+            if old is not None and old.user == peer.user:
+                self._end(hello.replaces, "its client begins another")
         places = [w.hello.token for w in self.waiting]
         if hello.token in places:  # said once more, perhaps over a new connection
             place = places.index(hello.token)

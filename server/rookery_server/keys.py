@@ -39,6 +39,14 @@ def make_keys(folder: str) -> list[Path]:
     return [Path(server_secret), Path(client_secret)]
 
 
+def describe_keys(folder: str) -> str:
+    """Where the keys of a folder belong."""
+    return (
+        f"{folder}/server stays with the server: --bind ADDRESS --keys {folder}/server\n"
+        f"{folder}/client goes to the client: --env.remote.keys {folder}/client"
+    )
+
+
 def secret_of(folder: str, name: str) -> tuple[bytes, bytes]:
     """The public and secret key in FOLDER/NAME.key_secret, which nobody else may read."""
     path = Path(folder) / f"{name}.key_secret"

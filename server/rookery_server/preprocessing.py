@@ -50,7 +50,9 @@ class FrameSkip(Layer):
         self._image = is_image(inner.observation_space)
 
     def step(self, action: Any) -> Step:
-        total, before, obs = 0.0, None, None
+        total = 0.0
+        obs: Any = None
+        before: np.ndarray | None = None
         for i in range(self.frames):
             if self._image and i == self.frames - 1:
                 before = np.copy(obs)

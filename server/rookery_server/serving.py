@@ -14,13 +14,14 @@ from zmq.utils.monitor import recv_monitor_message
 from rookery_server.errors import Unusable
 from rookery_server.host import Host, Make, Peer
 from rookery_server.keys import lock
+from rookery_server.sockets import prepare, send_frames
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
 """A frame of so many times the greatest request is not read at all."""
 TURN = 64
 """Messages that are handled before connections and clocks are looked at again."""
-LOOK_S = 1.0
+LOOK_MS = 1_000
 QUEUED = 8
 """Messages of one peer that ZeroMQ holds in either direction."""
 
@@ -79,11 +80,9 @@ def opened(place: Place, most_bytes: int) -> Iterator[tuple[zmq.Socket, str]]:
     socket = context.socket(zmq.ROUTER)
     doorman = None
     try:
-        socket.linger = 0
+        prepare(socket)
         socket.maxmsgsize = HARD_LIMIT * most_bytes
         socket.sndhwm = socket.rcvhwm = QUEUED
-        socket.heartbeat_ivl = 5000
-        socket.heartbeat_timeout = 30000
         socket.ipv6 = ":" in place.bind
         if place.keys:
             doorman = lock(socket, context, place.keys)
@@ -122,13 +121,13 @@ def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket) -> None:
     poller.register(monitor, zmq.POLLIN)
     looked = 0.0
     while True:
-        events = dict(poller.poll(LOOK_S * 1000))
+        events = dict(poller.poll(LOOK_MS))
         # First the connections: a new one may have the number of one that is gone.
         if monitor in events:
             note_lost(host, monitor)
         if socket in events:
             answer_some(host, socket)
-        if host.waiting or time.monotonic() - looked >= LOOK_S:
+        if host.waiting or time.monotonic() - looked >= LOOK_MS / 1000:
             looked = time.monotonic()
             for peer, frames in host.due(looked):
                 send(socket, peer, frames)
@@ -169,7 +168,7 @@ def opened_envelope(frames: list[zmq.Frame]) -> tuple[Peer, list[Any]]:
 def send(socket: zmq.Socket, peer: Peer, frames: list[Any]) -> None:
     """Send a reply; to a peer that is gone or does not read, nothing."""
     with contextlib.suppress(zmq.Again):
-        socket.send_multipart([*peer.route, *frames], zmq.NOBLOCK, copy=False)
+        send_frames(socket, [*peer.route, *frames], zmq.NOBLOCK)
 
 
 @contextlib.contextmanager

@@ -100,9 +100,9 @@ class Session:
         actions = self._actions.read(message.arrays)
         obs, reward, terminated, truncated, info = self.env.step(actions)
         results = [
-            np.array(reward, np.float64),
-            np.array(terminated, bool),
-            np.array(truncated, bool),
+            np.asarray(reward, np.float64),
+            np.asarray(terminated, bool),
+            np.asarray(truncated, bool),
         ]
         return {}, [*results, *self._observed(obs), *self._told(info)]
 
@@ -113,15 +113,16 @@ class Session:
         picture = np.asarray(next(itertools.islice(self.env.render(), lane, None)))
         if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
             raise Refused("render", "the environment draws no RGB picture")
-        return {}, [picture.copy()]
+        return {}, [picture]
 
     def _close(self, message: Message) -> Content:
         self.close()
         return {}, []
 
     def _observed(self, obs: Any) -> list[np.ndarray]:
-        # Copied: the environment may write over its own at the next step, while this is sent.
-        return [np.array(at(obs, leaf.path), leaf.dtype, order="C") for leaf in self._seen]
+        # Not copied: the environment may write over them at the next step, but by then this reply
+        # is sent, or asked for no more.
+        return [np.asarray(at(obs, leaf.path), leaf.dtype) for leaf in self._seen]
 
     def _told(self, info: Any) -> list[np.ndarray]:
         return [told(info, name, self.envs) for name in self.infos]

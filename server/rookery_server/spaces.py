@@ -38,7 +38,11 @@ def describe(space: Any, arrays: list[np.ndarray]) -> Plain:
         }
     if kind == "Tuple":
         return {"type": "Tuple", "parts": [describe(part, arrays) for part in space.spaces]}
-    plain = {"type": kind, "dtype": dtype_word(space.dtype), "shape": list(space.shape or ())}
+    plain: Plain = {
+        "type": kind,
+        "dtype": dtype_word(space.dtype),
+        "shape": list(space.shape or ()),
+    }
     if kind == "Box":
         plain["low"] = number_or_array(space.low, arrays)
         plain["high"] = number_or_array(space.high, arrays)
@@ -94,11 +98,9 @@ def _restored(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
         start = int(plain["start"])
         return spaces.Discrete(int(plain["n"]), **({"start": start} if start else {}))
     if kind == "MultiDiscrete":
-        start = filled(plain["start"], arrays, shape, np.dtype(np.int64))
-        more = {"start": start} if start.any() else {}
-        return spaces.MultiDiscrete(
-            filled(plain["nvec"], arrays, shape, np.dtype(np.int64)), dtype=dtype.type, **more
-        )
+        nvec, starts = (filled(plain[key], arrays, shape, dtype) for key in ("nvec", "start"))
+        more = {"start": starts} if starts.any() else {}
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, **more)
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 

@@ -5,6 +5,7 @@ The page docs/protocol.md of the repository is the specification.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Dict, NamedTuple, Sequence
 
@@ -16,9 +17,10 @@ PROTOCOL = 1
 MAX_HEADER_BYTES = 65_536
 MAX_ARRAYS = 128
 MAX_DIMENSIONS = 8
-DTYPES = frozenset(
-    ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
-)
+WORDS = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+DTYPES = {word: np.dtype(word) for word in WORDS}
+VIEWED_BYTES = 65_536
+"""From here on a message has a view of an array's bytes; of fewer, a copy is sooner made."""
 
 Header = Dict[str, Any]
 
@@ -38,6 +40,7 @@ class Message(NamedTuple):
     arrays: list[np.ndarray]
 
 
+@functools.lru_cache(maxsize=64)
 def dtype_word(dtype: Any) -> str:
     """How a dtype is written in a header: NumPy's word for it, little-endian."""
     word = np.dtype(dtype).newbyteorder("<").str
@@ -47,7 +50,7 @@ def dtype_word(dtype: Any) -> str:
 
 
 def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
-    """The frames of a message; those of contiguous arrays are views into them."""
+    """The frames of a message; those of large contiguous arrays are views into them."""
     plain = [array if array.flags.c_contiguous else array.copy() for array in arrays]
     if sys.byteorder == "big":
         plain = [array.astype(array.dtype.newbyteorder("<")) for array in plain]
@@ -55,8 +58,10 @@ def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
     return [msgpack.packb({**header, "arrays": described}), *map(raw, plain)]
 
 
-def raw(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array, not copied."""
+def raw(array: np.ndarray) -> Any:
+    """The bytes of a contiguous array; of a large one a view of them."""
+    if array.nbytes < VIEWED_BYTES:
+        return array.tobytes()
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -108,7 +113,7 @@ def checked(words: Any) -> tuple[np.dtype, tuple[int, ...]]:
         raise Refused("malformed", "an array is described as [dtype, shape]")
     word, shape = words
     if not isinstance(word, str) or word not in DTYPES:
-        raise Refused("malformed", f"arrays are of the dtypes {' '.join(sorted(DTYPES))}")
+        raise Refused("malformed", f"arrays are of the dtypes {' '.join(WORDS)}")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise Refused("malformed", f"a shape is at most {MAX_DIMENSIONS} whole numbers >= 0")
-    return np.dtype(word), tuple(shape)
+    return DTYPES[word], tuple(shape)

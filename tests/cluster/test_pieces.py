@@ -107,7 +107,7 @@ def test_a_part_of_a_capacity():
 
 def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
     times = Times(env_s, 0.0, 0.0)
-    return Played(steps, list(episodes), times, cpu_s, 0.1, 3, {})
+    return Played(steps, list(episodes), [], times, cpu_s, 0.1, 3, {})
 
 
 def test_a_post_remembers_what_those_before_did():

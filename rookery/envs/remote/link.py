@@ -10,6 +10,7 @@ import numpy as np
 import zmq
 from rookery_server.errors import Unusable
 from rookery_server.keys import unlock
+from rookery_server.sockets import prepare, send_frames
 from rookery_server.wire import PROTOCOL, Header, Message, Refused, decode, encode
 from zmq.utils.monitor import recv_monitor_message
 
@@ -21,7 +22,6 @@ RECONNECT_S = 3.0
 LOOK_MS = 50
 """How often a wait for a reply looks at the connection."""
 CLOSE_MS = 1_000
-HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 RECONNECT_MOST_MS = 2_000
 WRONG_KEYS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "does not admit the key in env.remote.keys",
@@ -65,13 +65,15 @@ class Link:
         self._open_socket()
         self.send("hello", {**self.wishes, **replaces})
 
-    def send(self, op: str, header: Header | None = None, arrays: Sequence[np.ndarray] = ()) -> None:
+    def send(
+        self, op: str, header: Header | None = None, arrays: Sequence[np.ndarray] = ()
+    ) -> None:
         """Send the next request; its reply is to be awaited before another."""
         assert self.socket is not None
         self.seq += 1
         header = {"op": op, "session": self.token, "seq": self.seq, **(header or {})}
         self.request = encode(header, arrays)
-        self.socket.send_multipart(self.request, copy=False)
+        send_frames(self.socket, self.request)
 
     def receive(self, patience_s: float = RECONNECT_S, more_s: float = 0.0) -> Message:
         """The reply, if it comes in time (and `more_s`); `patience_s` is how long to do without a
@@ -110,7 +112,7 @@ class Link:
         """Note whether there is one; over a new one, the request is said once more."""
         assert self.socket is not None
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
+            event = zmq.Event(recv_monitor_message(self.monitor)["event"])
             if event in WRONG_KEYS:
                 raise BadInput(f"envs: the server {self.address} {WRONG_KEYS[event]}")
             if event == zmq.EVENT_DISCONNECTED:
@@ -119,7 +121,7 @@ class Link:
             elif not self.connected:
                 self.connected = True
                 if self.broke:
-                    self.socket.send_multipart(self.request, copy=False)
+                    send_frames(self.socket, self.request)
 
     def close(self) -> None:
         """End the session, if the server is there to hear it."""
@@ -143,9 +145,7 @@ class Link:
 
     def _open_socket(self) -> None:
         self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.heartbeat_ivl = HEARTBEAT_MS
-        self.socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        prepare(self.socket)
         self.socket.reconnect_ivl_max = RECONNECT_MOST_MS
         self.socket.ipv6 = "[" in self.address
         if self.options.keys is not None:

@@ -111,9 +111,7 @@ class Station:
             except Lost as lost:
                 self._leave(str(lost))
         nothing, lost_lanes = np.zeros(self.count, bool), np.full(self.count, not fresh)
-        return Rows(
-            np.zeros(self.count), nothing, lost_lanes, self.obs, self.infos, lost=not fresh
-        )
+        return Rows(np.zeros(self.count), nothing, lost_lanes, self.obs, self.infos, lost=not fresh)
 
     def render(self, lane: int) -> Array:
         """A picture of a lane."""

@@ -181,9 +181,7 @@ def joined(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def make_served(
-    name: str, options: EnvOptions, num_envs: int, render_mode: str | None
-) -> Served:
+def make_served(name: str, options: EnvOptions, num_envs: int, render_mode: str | None) -> Served:
     """The environments behind "tcp://host:port" or several such addresses."""
     servers = addresses(name)
     refuse_inner_options(name, options)

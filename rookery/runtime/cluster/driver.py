@@ -268,10 +268,12 @@ class Driver(Backend):
         for post in self.actors:
             env_steps, post.env_steps = post.env_steps, 0
             episodes, post.episodes = post.episodes, []
+            notices, post.notices = post.notices, []
             shares.append(
                 Share(
                     env_steps=env_steps,
                     episodes=episodes,
+                    notices=notices,
                     **post.times_before.plus(post.times)._asdict(),
                     learn_s=learners.learn_s,
                     reduce_s=learners.reduce_s,

@@ -65,6 +65,7 @@ class ActorPost(Post):
         """Segments being played or stored."""
         self.env_steps = 0
         self.episodes: list[tuple[float, int]] = []
+        self.notices: list[str] = []
         self.times_before = Times()
         self.times = Times()
         self.cpu_before = self.cpu_s = 0.0
@@ -86,6 +87,7 @@ class ActorPost(Post):
         """Take down what came with a segment."""
         self.env_steps += played.env_steps
         self.episodes += played.episodes
+        self.notices += played.notices
         self.times, self.cpu_s = played.times, played.cpu_s
         self.explore = played.explore
         self.returns = (self.returns + [score for score, _ in played.episodes])[-20:]

@@ -136,6 +136,7 @@ class ActorRole(Role):
         return to_arrays(segment), Played(
             env_steps=actor.take_steps(),
             episodes=actor.take_episodes(),
+            notices=actor.take_notices(),
             times=actor.times,
             cpu_s=time.process_time(),
             explore=float(actor.explore.mean()),

@@ -74,6 +74,8 @@ class Played(NamedTuple):
 
     env_steps: int
     episodes: list[tuple[float, int]]
+    notices: list[str]
+    """What its environments had to tell."""
     times: Times
     """Since the actor began."""
     cpu_s: float
