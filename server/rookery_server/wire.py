@@ -6,7 +6,6 @@ The page docs/protocol.md of the repository is the specification.
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, Dict, NamedTuple, Sequence
 
 import msgpack
@@ -51,11 +50,16 @@ def dtype_word(dtype: Any) -> str:
 
 def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
     """The frames of a message; those of large contiguous arrays are views into them."""
-    plain = [array if array.flags.c_contiguous else array.copy() for array in arrays]
-    if sys.byteorder == "big":
-        plain = [array.astype(array.dtype.newbyteorder("<")) for array in plain]
+    plain = [sendable(array) for array in arrays]
     described = [[dtype_word(array.dtype), list(array.shape)] for array in plain]
     return [msgpack.packb({**header, "arrays": described}), *map(raw, plain)]
+
+
+def sendable(array: np.ndarray) -> np.ndarray:
+    """`array`, or if need be a copy of it in C order and little-endian."""
+    if array.dtype.str[0] == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def raw(array: np.ndarray) -> Any:
