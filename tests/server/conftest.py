@@ -1,7 +1,8 @@
 """The environments that tests serve can be imported by their module's name."""
 
 import sys
+from pathlib import Path
 
 from served import WORLDS
 
-sys.path.insert(0, str(WORLDS))
+sys.path[:0] = [str(WORLDS), str(Path(__file__).parent)]

@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from rookery.envs.options import RemoteOptions
 from rookery.errors import BadInput, EnvironmentFailure
 
-RECONNECT_S = 3.0
+RECONNECT_S = 2.0
 """How long a connection that broke may take to be back before its server counts as lost."""
 LOOK_MS = 50
 """How often a wait for a reply looks at the connection."""

@@ -53,7 +53,7 @@ class Old:
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(3)
-    metadata = {"render.modes": ["rgb_array"]}
+    metadata = {"render.modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, length: int = 5):
         self.length = length
