@@ -12,10 +12,12 @@ from typing import NamedTuple
 import gymnasium
 import pytest
 import yaml
+from rookery_server.__main__ import parser as server_parser
 
 import rookery.envs
 from rookery.algorithms import algorithm_class
 from rookery.cli import evaluate as evaluate_command
+from rookery.cli import serve as serve_command
 from rookery.cli import train as train_command
 from rookery.cli.main import COMMANDS, main
 from rookery.config import default_config, from_values, resolve
@@ -111,12 +113,25 @@ def check_evaluate(args: list[str]) -> None:
         check_env(names[1])
 
 
+def check_serve(args: list[str]) -> None:
+    if "--help" in args:
+        assert main(["serve", *args]) == 0
+        return
+    given, names = parse_flags(args, flags_of(serve_command.Options))
+    options = from_dict(serve_command.Options, nest(given))
+    require(len(names) == (options.make_keys is None), f"{names}: one environment, or --make-keys")
+    if names:
+        check_env(names[0])
+
+
 def check(command: list[str]) -> None:
     """Raise unless the command would be taken; listings and help are cheap, and run."""
     if command[0] == "train":
         check_train(command[1:])
     elif command[0] == "evaluate":
         check_evaluate(command[1:])
+    elif command[0] == "serve":
+        check_serve(command[1:])
     else:
         require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: no such command")
         assert main(command) == 0
@@ -128,6 +143,19 @@ DOCUMENTED = documented(PAGES)
 @pytest.mark.parametrize("command", [c for _, c in DOCUMENTED], ids=[i for i, _ in DOCUMENTED])
 def test_documented_commands_parse(command):
     check(command)
+
+
+def test_commands_of_the_servers_own_parse():
+    """`python -m rookery_server ...` in the pages and in the server's README."""
+    found = []
+    for page in (ROOT / "docs" / "remote.md", ROOT / "server" / "README.md"):
+        for block in blocks_of(page, "sh"):
+            lines = block.text.replace("\\\n", " ").splitlines()
+            found += [shlex.split(line)[3:] for line in lines if "-m rookery_server" in line]
+    assert len(found) >= 4
+    for arguments in found:
+        options = server_parser().parse_args(arguments)
+        assert bool(options.env) != bool(options.make_keys)
 
 
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md")
@@ -150,6 +178,7 @@ def test_commands_of_the_readme_parse():
         "rookery train --resume runs/a --episodes 3",
         "rookery evaluate runs/a --episode 3",
         "rookery evaluate random NoSuch-v0",
+        "rookery serve CartPole-v1 --prot 5555",
         "rookery fly",
     ],
 )

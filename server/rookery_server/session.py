@@ -110,7 +110,10 @@ class Session:
         lane = whole(message.header, "lane", self.envs - 1)
         if not (self.drawn and self.begun):
             raise Refused("render", 'render needs "render": true in hello, and a reset before it')
-        picture = np.asarray(next(itertools.islice(self.env.render(), lane, None)))
+        try:
+            picture = np.asarray(next(itertools.islice(self.env.render(), lane, None)))
+        except Exception as error:
+            raise Refused("render", f"{type(error).__name__}: {error}") from error
         if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
             raise Refused("render", "the environment draws no RGB picture")
         return {}, [picture]

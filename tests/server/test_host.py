@@ -275,6 +275,14 @@ def test_pictures_are_drawn_for_those_who_said_so():
     assert kind(seeing.ask("render", {"lane": 2})) == "malformed"
 
 
+def test_an_environment_that_cannot_draw_goes_on():
+    player = Player(host_of("worlds:Failing"))
+    player.hello(render=True)
+    player.ask("reset")
+    assert kind(player.ask("render", {"lane": 0})) == "render"
+    assert player.step(0)[0]["op"] == "step"
+
+
 def test_numbers_of_the_infos_are_sent_to_those_who_asked():
     player = Player(host_of("worlds:Mixed"))
     player.hello(envs=2, infos=["lives", "note", "nothing"])
