@@ -1,6 +1,6 @@
 """Served environments beside the same ones in this process.
 
-    python benchmarks/served.py overhead   one step of 16 x 84x84x4 bytes from environments that do nothing
+    python benchmarks/served.py overhead   16 x 84x84x4 bytes a step, nothing else
     python benchmarks/served.py atari      16 x ALE/Pong-v5, random actions
     python benchmarks/served.py lunar      PPO on 8 x LunarLander-v3, the whole training loop
 
@@ -81,7 +81,7 @@ def step_times(env: Any, steps: int) -> list[float]:
 
 
 def by_turns(name: str, rounds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Seconds a step, in this process and behind a server, by turns; the first turns are warm-up."""
+    """Seconds a step, in this process and behind a server, by turns after a warm-up."""
     sys.path.insert(0, str(HERE))
     with server(name, "--envs", "16") as address:
         envs = [make_env(where, num_envs=16) for where in (name, address)]
@@ -126,9 +126,8 @@ def lunar(rounds: int) -> None:
             run = rookery.train("ppo", address, runs_dir=runs, env_steps=40_000, seed=seed, **LUNAR)
             assert run.result is not None
             speeds.append(run.result["env_steps_per_second"])
-    print(
-        f"steps/s: {', '.join(f'{x:,.0f}' for x in speeds)}; median {statistics.median(speeds):,.0f}"
-    )
+    told = ", ".join(f"{speed:,.0f}" for speed in speeds)
+    print(f"steps/s: {told}; median {statistics.median(speeds):,.0f}")
 
 
 def main() -> None:

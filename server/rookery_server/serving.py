@@ -14,14 +14,13 @@ from zmq.utils.monitor import recv_monitor_message
 from rookery_server.errors import Unusable
 from rookery_server.host import Host, Make, Peer
 from rookery_server.keys import lock
-from rookery_server.sockets import prepare, send_frames
+from rookery_server.sockets import NOBLOCK, prepare, receive_frames, send_frames
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
 """A frame of so many times the greatest request is not read at all."""
-TURN = 64
-"""Messages that are handled before connections and clocks are looked at again."""
 LOOK_MS = 1_000
+SRCFD = int(zmq.SRCFD)
 QUEUED = 8
 """Messages of one peer that ZeroMQ holds in either direction."""
 
@@ -66,7 +65,7 @@ def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> Non
     with opened(place, host.max_request_bytes) as (socket, address), terminable():
         tell(f"serving {name} at {address}, at most {place.envs} environments")
         try:
-            serve(host, socket)
+            serve(host, socket, keys=place.keys is not None)
         except KeyboardInterrupt:
             tell("ends")
         finally:
@@ -104,17 +103,17 @@ def bound(socket: zmq.Socket, place: Place) -> str:
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def serve(host: Host, socket: zmq.Socket) -> None:
+def serve(host: Host, socket: zmq.Socket, keys: bool) -> None:
     """Answer messages until interrupted."""
     monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     try:
-        serve_watched(host, socket, monitor)
+        serve_watched(host, socket, monitor, keys)
     finally:
         socket.disable_monitor()
         monitor.close(0)
 
 
-def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket) -> None:
+def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket, keys: bool) -> None:
     """Answer messages, with an eye on connections."""
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
@@ -126,7 +125,7 @@ def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket) -> None:
         if monitor in events:
             note_lost(host, monitor)
         if socket in events:
-            answer_some(host, socket)
+            answer_one(host, socket, keys)
         if host.waiting or time.monotonic() - looked >= LOOK_MS / 1000:
             looked = time.monotonic()
             for peer, frames in host.due(looked):
@@ -140,35 +139,31 @@ def note_lost(host: Host, monitor: zmq.Socket) -> None:
         host.disconnected(int(event["value"]), time.monotonic())
 
 
-def answer_some(host: Host, socket: zmq.Socket) -> None:
-    """Answer what has come, up to a number of messages."""
-    for _ in range(TURN):
-        try:
-            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return
-        peer, content = opened_envelope(frames)
-        reply = host.answer(peer, content, time.monotonic())
-        if reply is not None:
-            send(socket, peer, reply)
+def answer_one(host: Host, socket: zmq.Socket, keys: bool) -> None:
+    """Answer a message that has come."""
+    try:
+        frames = receive_frames(socket, NOBLOCK)
+    except zmq.Again:
+        return
+    peer, content = opened_envelope(frames, keys)
+    reply = host.answer(peer, content, time.monotonic())
+    if reply is not None:
+        send(socket, peer, reply)
 
 
-def opened_envelope(frames: list[zmq.Frame]) -> tuple[Peer, list[Any]]:
-    """Who sent the frames, and what is in them."""
+def opened_envelope(frames: list[zmq.Frame], keys: bool) -> tuple[Peer, list[Any]]:
+    """Who sent the frames (with `keys`, whose), and what is in them."""
     after = 2 if len(frames) > 2 and len(frames[1]) == 0 else 1  # a REQ's empty frame
     route = [frame.bytes for frame in frames[:after]]
     last = frames[-1]
-    try:
-        user = str(last.get("User-Id"))
-    except zmq.ZMQError:
-        user = ""
-    return Peer(route, int(last.get(zmq.SRCFD)), user), [frame.buffer for frame in frames[after:]]
+    user = str(last.get("User-Id")) if keys else ""
+    return Peer(route, int(last.get(SRCFD)), user), [frame.buffer for frame in frames[after:]]
 
 
 def send(socket: zmq.Socket, peer: Peer, frames: list[Any]) -> None:
     """Send a reply; to a peer that is gone or does not read, nothing."""
     with contextlib.suppress(zmq.Again):
-        send_frames(socket, [*peer.route, *frames], zmq.NOBLOCK)
+        send_frames(socket, [*peer.route, *frames], NOBLOCK)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,10 @@ from typing import Any, Sequence
 
 import zmq
 
+from rookery_server.wire import VIEWED_BYTES
+
+# As plain integers: an enum's own `|` takes longer than sending a frame.
+SNDMORE, NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 BUFFER_BYTES = 4 << 20
 """Of the system, for each connection: a batch of images goes in at once."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
@@ -19,9 +23,20 @@ def prepare(socket: zmq.Socket) -> None:
     socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
 
 
+def receive_frames(socket: zmq.Socket, flags: int = 0) -> list[zmq.Frame]:
+    """The frames of a message, not copied."""
+    frames = [socket.recv(flags, copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(flags, copy=False))
+    return frames
+
+
 def send_frames(socket: zmq.Socket, frames: Sequence[Any], flags: int = 0) -> None:
-    """Send a message. ZeroMQ copies it: that takes less time than its way of telling Python, in a
-    thread of its own, that memory it was lent is free again."""
+    """Send a message: small frames are copied, large ones are read from where they are.
+
+    Whoever owns a large one may write over it once the peer has answered: by then it was sent.
+    """
+    more = flags | SNDMORE
     for frame in frames[:-1]:
-        socket.send(frame, flags | zmq.SNDMORE)
-    socket.send(frames[-1], flags)
+        socket.send(frame, more, copy=len(frame) < VIEWED_BYTES)
+    socket.send(frames[-1], flags, copy=len(frames[-1]) < VIEWED_BYTES)

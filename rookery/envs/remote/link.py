@@ -10,7 +10,7 @@ import numpy as np
 import zmq
 from rookery_server.errors import Unusable
 from rookery_server.keys import unlock
-from rookery_server.sockets import prepare, send_frames
+from rookery_server.sockets import NOBLOCK, prepare, receive_frames, send_frames
 from rookery_server.wire import PROTOCOL, Header, Message, Refused, decode, encode
 from zmq.utils.monitor import recv_monitor_message
 
@@ -82,7 +82,7 @@ class Link:
         within = self.options.timeout_s + more_s
         deadline = time.monotonic() + within
         while True:
-            if self.socket.poll(LOOK_MS) and (reply := self.take()) is not None:
+            if (reply := self.take(0)) is not None:
                 return reply
             self.look_at_connection()
             now = time.monotonic()
@@ -91,11 +91,12 @@ class Link:
             if now > deadline:
                 raise Lost(f"has not answered for {within:g} s (env.remote.timeout_s)")
 
-    def take(self) -> Message | None:
-        """The reply if it is there; None otherwise, or for the reply to an older request."""
+    def take(self, flags: int = NOBLOCK) -> Message | None:
+        """The reply if it is there (or, without flags, comes in a moment); None otherwise, or for
+        the reply to an older request."""
         assert self.socket is not None
         try:
-            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            frames = receive_frames(self.socket, flags)
             message = decode([frame.buffer for frame in frames])
         except zmq.Again:
             return None
@@ -147,6 +148,7 @@ class Link:
         self.socket = self.context.socket(zmq.DEALER)
         prepare(self.socket)
         self.socket.reconnect_ivl_max = RECONNECT_MOST_MS
+        self.socket.rcvtimeo = LOOK_MS
         self.socket.ipv6 = "[" in self.address
         if self.options.keys is not None:
             try:
