@@ -22,7 +22,7 @@ def wait_for(true, limit_s=60.0):
 
 @pytest.mark.long
 def test_ppo_solves_cartpole_through_the_socket(tmp_path):
-    with serving("CartPole-v1", program="rookery serve") as server:
+    with serving("CartPole-v1", "--envs", "64", program="rookery serve") as server:
         run = rookery.train(
             *("ppo", server.address),
             runs_dir=tmp_path,

@@ -22,7 +22,9 @@ from rookery.envs.single import Modern
 from rookery.errors import BadInput, EnvironmentFailure
 from rookery.learning.actor import Actor
 from rookery.learning.evaluate import evaluate
+from rookery.memory.replay import Transitions
 from rookery.memory.returns import gae, n_step
+from rookery.memory.ring import Layout, Ring
 from rookery.runtime.state import spaces_of
 
 
@@ -333,6 +335,21 @@ def test_advantages_bootstrap_from_the_last_observation_before_an_absence():
     sums = n_step(steps.reward, steps.discount, steps.mask, gamma=1.0, n=3)
     assert sums.last[:, 1].tolist() == [3, 2, 1, 0, 0, 0]
     assert sums.reward[:, 1].tolist() == [3, 2, 1, 0, 0, 0]
+
+
+def test_a_replay_memory_rebuilds_stacks_and_sums_up_to_an_absence_and_after_it():
+    steps, live = played(EnvOptions())[2].steps, played(EnvOptions(frame_stack=3))[2].steps
+    meta = torch.device("meta")
+    frame, action = torch.zeros(1, device=meta), torch.zeros((), dtype=torch.int64, device=meta)
+    ring = Ring(Layout(frame, action, {}, frames=3), lanes=2, rows=16)
+    ring.write(slice(0, 2), 0, steps._replace(extra={}), ())
+    real = [0, 1, 2, 3, 7, 8]  # rows that are learnt from, and the one that row 2 ends in
+    lane, rows = np.array([1]), np.array(real)[:, None]
+    assert torch.equal(ring.take_obs(lane, rows)[:, 0], live.obs[real, 1])
+    window, _ = Transitions(n=3, gamma=1.0).assemble(ring, np.array([1, 1]), np.array([1, 2]))
+    assert window.reward[0].tolist() == [2, 1]
+    assert window.discount[0].tolist() == [1, 1]
+    assert window.obs[1, :, -1, 0].tolist() == [3, 3]  # both bootstrap from what was seen last
 
 
 def test_evaluation_leaves_out_episodes_that_were_cut():
