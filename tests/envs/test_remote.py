@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import gymnasium
@@ -234,6 +235,23 @@ def test_lanes_of_a_killed_server_are_cut_and_come_back_with_a_reset(cartpole):
         env.close()
     finally:
         second.stop()
+
+
+def test_a_server_that_hangs_is_left_out_and_gives_its_place_back(cartpole):
+    with serving("CartPole-v1", "--envs", "2") as second:
+        options = EnvOptions(remote=RemoteOptions(timeout_s=0.5))
+        env = make_env(f"{cartpole.address},{second.address}", options, num_envs=4)
+        env.reset(seed=0)
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            info = env.step(np.zeros(4, int))[4]
+            assert info["lost"].tolist() == [False, False, True, True]
+            assert "has not answered for 0.5 s" in info["notices"][0]
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+        # It has room for two, which the session that was given up still holds.
+        play(env, lambda row: "lost" not in row[4])
+        env.close()
 
 
 def test_if_all_servers_stay_away_an_error_names_them(capsys):
