@@ -28,7 +28,7 @@ import rookery
 from rookery.envs import make_env
 
 HERE = Path(__file__).parent
-LUNAR = {
+LUNAR: dict[str, Any] = {
     "envs": 8,
     "algo": {"rollout_steps": 40, "epochs": 3, "minibatches": 20},
     "net": {"hidden": [64]},
