@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import Any, Callable, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import numpy as np
 
@@ -37,6 +37,12 @@ class Session:
         self.observation = describe(env.single_observation_space, self._bounds)
         self.action = describe(env.single_action_space, self._bounds)
         self._seen = leaves(self.observation)
+        self._operations: dict[str, Callable[[Message], Content]] = {
+            "reset": self._reset,
+            "step": self._step,
+            "render": self._render,
+            "close": self._close,
+        }
         self._actions = Actions(self.action, self._bounds, self.envs)
 
     def greet(self, name: str, silence: float) -> list[Any]:
@@ -58,10 +64,12 @@ class Session:
             return self.last
         if seq != self.seq + 1:
             raise Refused("order", f"the next number is {self.seq + 1}, not {seq}")
-        word, carry_out = self._operation(message.header.get("op"))
+        op = message.header.get("op")
+        if not isinstance(op, str) or op not in self._operations:
+            raise Refused("malformed", "op must be hello, reset, step, render or close")
         with failures():
-            content = carry_out(message)
-        return self._reply(word, seq, content)
+            content = self._operations[op](message)
+        return self._reply(op, seq, content)
 
     def close(self) -> None:
         """Close the environments, which may fail as they like."""
@@ -76,17 +84,6 @@ class Session:
         self.seq = seq
         self.last = encode({"op": op, "session": self.token, "seq": seq, **header}, arrays)
         return self.last
-
-    def _operation(self, op: Any) -> tuple[str, Callable[[Message], Content]]:
-        operations = {
-            "reset": self._reset,
-            "step": self._step,
-            "render": self._render,
-            "close": self._close,
-        }
-        if not isinstance(op, str) or op not in operations:
-            raise Refused("malformed", "op must be hello, reset, step, render or close")
-        return op, operations[op]
 
     def _reset(self, message: Message) -> Content:
         seed = whole(message.header, "seed") if message.header.get("seed") is not None else None
@@ -131,15 +128,15 @@ class Session:
         return [told(info, name, self.envs) for name in self.infos]
 
 
-@contextlib.contextmanager
-def failures() -> Iterator[None]:
+class failures:  # noqa: N801 (a context manager of a generator takes several times as long)
     """Whatever an environment raises ends its session and nothing else."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (Exception, SystemExit) as error:
-        raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, Refused):
+            raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
 
 
 def told(info: Any, name: str, envs: int) -> np.ndarray:
