@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 
 from rookery.algorithms.base import Collection, Spaces, register
-from rookery.algorithms.exploration import epsilon_greedy
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
     count_actions,
-    recorded_values,
     target_of,
     transition_loss,
     transition_replay,
 )
-from rookery.data.steps import Batch, Decision, Loss
+from rookery.data.steps import Batch, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.replay import Replay
@@ -67,13 +65,8 @@ class ApeX(LadderAlgorithm):
     def initial_state(self, batch: int) -> Tree:
         return ()
 
-    def choose(
-        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
-    ) -> Decision:
-        q = self.network(obs)
-        action = epsilon_greedy(q, explore, draw)
-        extra = recorded_values(q, action)
-        return Decision(action, action + self.start, state, extra)
+    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return self.network(obs), state
 
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
         return transition_replay(

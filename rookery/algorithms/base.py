@@ -97,6 +97,12 @@ class Algorithm(Protocol):
         exploration the best ones."""
         ...
 
+    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
+        """What `act` decides without exploration, and in `extra` all that it was decided by.
+
+        Operations on tensors alone, the same for every batch size: what is exported."""
+        ...
+
     def prepare(self, segment: Segment) -> Segment:
         """What the actor makes of its rows before they are learned from."""
         ...

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Collection, Spaces, register
-from rookery.algorithms.exploration import epsilon_greedy, linear_epsilon
+from rookery.algorithms.exploration import linear_epsilon
 from rookery.algorithms.off_policy import (
     ReplayAlgorithm,
     ReplayConfig,
     count_actions,
-    recorded_values,
     rows_of,
     target_of,
     transition_loss,
@@ -123,13 +122,8 @@ class DQN(ReplayAlgorithm):
                 layer.quiet() if explore is None else layer.renew(generator)
         return super().act(obs, reward, state, generator, explore)
 
-    def choose(
-        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
-    ) -> Decision:
-        q = self.values(self.network(obs))
-        action = epsilon_greedy(q, explore, draw)
-        extra = recorded_values(q, action) if self.records else {}
-        return Decision(action, action + self.start, state, extra)
+    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return self.values(self.network(obs)), state
 
     def values(self, out: Tensor) -> Tensor:
         """Action values [..., A] from the network's output."""

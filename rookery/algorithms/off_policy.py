@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.algorithms.exploration import draw_for, ladder
+from rookery.algorithms.exploration import draw_for, epsilon_greedy, ladder
 from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
@@ -200,6 +200,10 @@ class ReplayAlgorithm(Algorithm):
     explores_by = "epsilon"
     config: ReplayConfig
     target: nn.Module
+    start: int
+    """The environment's word for the first action."""
+    records = True
+    """Whether the values of actions are kept with them, for first priorities."""
 
     @cached_property
     def decided(self) -> Callable[..., Decision]:
@@ -220,7 +224,24 @@ class ReplayAlgorithm(Algorithm):
         self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
     ) -> Decision:
         """What `act` decides, given the random numbers for it."""
+        q, after = self.judge(obs, reward, state)
+        action = epsilon_greedy(q, explore, draw)
+        extra = recorded_values(q, action) if self.records else {}
+        return Decision(action, action + self.start, self.carried(after, action), extra)
+
+    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
+        """Of a network whose noise, if it has any, is quiet."""
+        q, after = self.judge(obs, reward, state)
+        action = q.argmax(-1)
+        return Decision(action, action + self.start, self.carried(after, action), {"q": q})
+
+    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Action values [B, A], and the recurrent core's state after the observation."""
         raise NotImplementedError
+
+    def carried(self, core: Tree, action: Tensor) -> Tree:
+        """The state to go on with after the actions [B]."""
+        return core
 
     def prepare(self, segment: Segment) -> Segment:
         return segment

@@ -33,6 +33,21 @@ def decide(
     return Decision(action, head.to_env(action), state, extra)
 
 
+def best(network: ActorCritic, obs: Tree, state: Tree) -> Decision:
+    """The likeliest actions for observations [B, ...], with the distribution's parameters by name
+    and, where there is a critic, the value."""
+    if network.values_apart:
+        params, value = network.policy(obs), network.value(obs)
+    else:
+        params, value, state = network.step(obs, state)
+    head = network.head
+    action = head.mode(params)
+    extra = head.named(params)
+    if network.value_head is not None:
+        extra["value"] = value
+    return Decision(action, head.to_env(action), state, extra)
+
+
 def values(network: ActorCritic, segment: Segment) -> Tensor:
     """Values of a segment's observations and of the one after them, [T + 1, B]."""
     if network.value_head is None:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rookery.algorithms.base import Collection, Spaces, register
-from rookery.algorithms.exploration import epsilon_greedy
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
@@ -19,10 +18,9 @@ from rookery.algorithms.off_policy import (
     cost,
     count_actions,
     layout_of,
-    recorded_values,
     target_of,
 )
-from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
+from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
 from rookery.memory.replay import Columns, Replay, Sequences
@@ -171,18 +169,15 @@ class R2D2(LadderAlgorithm):
         core = self.network.initial_state(batch, self.device)
         return (*core, torch.zeros(batch, self.actions, device=self.device))
 
-    def choose(
-        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
-    ) -> Decision:
+    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         *core, action_before = state
         row = tree_map(lambda x: x.unsqueeze(0), obs)
         inputs = self.visible(Inputs(action_before.unsqueeze(0), reward.unsqueeze(0)))
         q, after = self.network(row, inputs, tuple(core))
-        q = q.squeeze(0)
-        action = epsilon_greedy(q, explore, draw)
-        extra = recorded_values(q, action)
-        state = (*after, F.one_hot(action, self.actions).float())
-        return Decision(action, action + self.start, state, extra)
+        return q.squeeze(0), after
+
+    def carried(self, core: Tree, action: Tensor) -> Tree:
+        return (*core, F.one_hot(action, self.actions).float())
 
     def visible(self, inputs: Inputs) -> Inputs:
         """What the network is shown of the previous action and reward."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
-from rookery.algorithms.on_policy import decide, moments, standardise, values
+from rookery.algorithms.on_policy import best, decide, moments, standardise, values
 from rookery.data.steps import Batch, Decision, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import require
@@ -88,6 +88,9 @@ class VPG(Algorithm):
         explore: Tensor | None,
     ) -> Decision:
         return decide(self.network, obs, state, generator, greedy=explore is None)
+
+    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
+        return best(self.network, obs, state)
 
     @torch.no_grad()
     def prepare(self, segment: Segment) -> Segment:

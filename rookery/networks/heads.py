@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -21,6 +22,14 @@ class PolicyHead(nn.Module):
     `sample` and `mode` give actions in the form that `log_prob` takes; `to_env` turns them into
     what the environment's action space asks for.
     """
+
+    parameters_named: ClassVar[tuple[str, ...]] = ("logits",)
+    """What the parameters are, in equal shares."""
+
+    def named(self, params: Tensor) -> dict[str, Tensor]:
+        """The parameters by name."""
+        parts = params.chunk(len(self.parameters_named), -1)
+        return dict(zip(self.parameters_named, parts, strict=True))
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         raise NotImplementedError
@@ -143,6 +152,7 @@ class Gaussian(PolicyHead):
     to the space. The log-probability is that of the action before clipping.
     """
 
+    parameters_named = ("mean", "log_std")
     low: Tensor
     high: Tensor
     centre: Tensor
