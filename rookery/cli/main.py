@@ -14,6 +14,7 @@ from rookery.errors import RookeryError, nearest
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
+    "export": "RUN           write a policy as ONNX and for LibTorch",
     "scaling": "ALGO ENV      measure how speed grows with the actors",
     "sweep": "ALGO ENV      search for good settings",
     "slurm": "ALGO ENV      write a batch script for a Slurm cluster, and submit it",

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rookery.envs import atari, pool
-from rookery.envs.episodes import ClipReward, EpisodeStatistics, OneLife
+from rookery.envs.episodes import ClipReward, EpisodeStatistics, Layer, OneLife
 from rookery.envs.guard import Guard
 from rookery.envs.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.options import EnvOptions
@@ -61,6 +61,17 @@ def as_learnt(
     if (options.frame_stack or 1) > 1:
         env = FrameStack(env, options.frame_stack or 1)
     return env
+
+
+def learnt_layers(env: VectorEnv[Any, Any, Any]) -> tuple[EpisodeStatistics, list[Layer]]:
+    """The environments as they are, and the wrappers that `as_learnt` put around them, innermost
+    first."""
+    layers: list[Layer] = []
+    layer: Any = env
+    while not isinstance(layer, EpisodeStatistics):
+        layers.insert(0, layer)
+        layer = layer.env
+    return layer, layers
 
 
 def pool_of(env: VectorEnv[Any, Any, Any]) -> SyntheticVector | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -16,6 +16,7 @@ from rookery.envs.spaces import Path, leaves, map_leaves
 from rookery.errors import require
 
 View = Callable[[Array], Array]
+Axes = Literal["first goes", "first comes last", "stay"]
 
 
 class FrameStack(Layer):
@@ -79,12 +80,23 @@ def shifted(stack: Array, emptied: Array) -> Array:
     return new
 
 
-def frame_view(leaf: Space[Any]) -> View:
-    """What makes frames of a batch of a leaf's values: channels come last, a single one goes."""
+def frame_axes(leaf: Space[Any]) -> Axes:
+    """What becomes of a leaf's axes in a frame: a single channel goes, channels come last, or
+    all stay."""
     shape = leaf.shape or ()
     if leaf.dtype == np.uint8 and len(shape) in (3, 4) and shape[0] == 1:
-        return lambda batch: batch[:, 0]
+        return "first goes"
     if leaf.dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
+        return "first comes last"
+    return "stay"
+
+
+def frame_view(leaf: Space[Any]) -> View:
+    """What makes frames of a batch of a leaf's values."""
+    axes = frame_axes(leaf)
+    if axes == "first goes":
+        return lambda batch: batch[:, 0]
+    if axes == "first comes last":
         return lambda batch: np.moveaxis(batch, 1, -1)
     return np.asarray
 

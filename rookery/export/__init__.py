@@ -1,0 +1,1 @@
+"""A trained policy as files that other programs run: ONNX, and compiled for LibTorch."""
