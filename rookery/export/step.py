@@ -138,14 +138,16 @@ class Step(nn.Module):
     def decide(
         self, obs: Tensors, reward: Tensor, first: Tensor, state: Tensors
     ) -> tuple[Decision, list[Tensor]]:
-        """The algorithm's decision, and the frames that are older than the next ones."""
+        """The algorithm's decision, and the frames that are older than the next ones.
+
+        All state is contiguous, as the compiled step takes its inputs to be."""
         reward = cleared(self.rewards(reward).float(), first)
         memory = [cleared(part, first) for part in state]
         seen, older = [], []
         for leaf, x in zip(self.leaves, obs, strict=True):
             seen.append(leaf(x, memory.pop(0) if leaf.frames > 1 else None))
             if leaf.frames > 1:
-                older.append(seen[-1][:, 1:])
+                older.append(seen[-1][:, 1:].contiguous())
         row = nested(self.space, iter(seen))
         return self.algorithm.best(row, reward, tuple(memory)), older
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium
 import numpy as np
 import torch
@@ -38,9 +40,9 @@ class Anything(gymnasium.Env):
 
 def register_anything(name, observation_space, action_space):
     """`name` makes such environments, each with a space to draw from of its own."""
-    import copy
-
-    register_env(name, lambda: Anything(copy.deepcopy(observation_space), action_space))
+    register_env(
+        name, lambda: Anything(copy.deepcopy(observation_space), action_space), replace=True
+    )
 
 
 def scene(algorithm, environment, lanes=7, **settings):

@@ -1,0 +1,180 @@
+"""The step of a policy as one graph: the same decisions as the live policy, for any batch size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from anything import register_anything, scene
+from gymnasium import spaces
+
+import rookery.export.step as step_module
+import rookery.export.verify as verify
+from rookery.envs.making import learnt_layers
+from rookery.errors import BadInput, RookeryError
+from rookery.export.exporting import traced
+from rookery.export.interface import described_space, interface_of
+from rookery.export.step import Step
+from rookery.export.verify import batch_sizes, difference, order, record, replay
+
+KINDS = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (3, 36, 40), np.uint8),
+        "codes": spaces.MultiDiscrete([3, 90], start=[0, -40]),
+        "bits": spaces.MultiBinary((2, 2)),
+        "pair": spaces.Tuple([spaces.Discrete(5), spaces.Box(-1, 1, (2,), np.float64)]),
+        "short": spaces.Box(-9, 9, (2,), np.int16),
+        "flag": spaces.Box(0, 1, (), bool),
+    }
+)
+NUMBERS = spaces.Box(-3, 3, (4,), np.float32)
+ACTIONS = {
+    "discrete": spaces.Discrete(3, start=2),
+    "multi-discrete": spaces.MultiDiscrete([[3, 4]], start=[[1, 5]]),
+    "multi-binary": spaces.MultiBinary((2, 2)),
+    "box": spaces.Box(np.array([[-2.0, -np.inf]]), np.array([[3.0, np.inf]]), (1, 2), np.float64),
+}
+BOTH = {"normalize_obs": True, "normalize_reward": True, "frame_stack": 3}
+SMALL = {"image_features": 8, "core_size": 8, "hidden": [8]}
+CASES = {
+    "ppo": ("ppo", "discrete", NUMBERS, {}, {}, {}),
+    "ppo-every-kind": ("ppo", "multi-discrete", KINDS, {}, BOTH, {}),
+    "ppo-lstm": ("ppo", "multi-binary", NUMBERS, {}, BOTH, {"core": "lstm"}),
+    "ppo-gru-shared": ("ppo", "box", KINDS, {}, {}, {"core": "gru", "shared": True}),
+    "vpg-without-critic": ("vpg", "box", NUMBERS, {"baseline": "mean"}, {}, {}),
+    "rainbow": (
+        *("dqn", "discrete", NUMBERS),
+        *({"noisy": True, "atoms": 11, "dueling": True}, BOTH, {}),
+    ),
+    "apex": ("apex", "discrete", KINDS, {}, {"frame_stack": 2}, {}),
+    "r2d2": ("r2d2", "discrete", NUMBERS, {}, {"clip_reward": True}, {}),
+    "r2d2-gru": ("r2d2", "discrete", KINDS, {}, BOTH, {"core": "gru"}),
+}
+
+
+TRACED = ("ppo-every-kind", "rainbow", "r2d2-gru")
+"""The others are traced with their files, in test_export_formats.py."""
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """A graph in Python is slow: fewer steps, in episodes of 5 to 24."""
+    monkeypatch.setattr(verify, "STEPS", 280)
+
+
+def made(case, lanes=7):
+    algorithm, action, obs, algo, env, net = CASES[case]
+    register_anything("anything", obs, ACTIONS[action])
+    return scene(algorithm, "anything", lanes, algo=algo, env=env, net=SMALL | net)
+
+
+def run_of(step, trace):
+    """A step, or the graph that is traced of it, called as an exported file is."""
+    module = traced(step).module() if trace else step
+
+    def run(inputs):
+        tensors = [torch.from_numpy(x) for x in inputs]
+        obs = len(step.leaves)
+        told = (tuple(tensors[:obs]), tensors[obs], tensors[obs + 1], tuple(tensors[obs + 2 :]))
+        with torch.no_grad():
+            return [x.numpy() for x in module(*told)]
+
+    return run
+
+
+def examined(policy, env, trace=False):
+    """How far the step is off the live policy, for each batch size."""
+    step = Step(policy.algorithm, env)
+    interface = interface_of(step)
+    recording = record(policy, env, seed=3)
+    env.close()
+    run = run_of(step, trace)
+    return recording, [replay(run, interface, recording, n) for n in batch_sizes(recording)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_decides_as_the_live_policy(case):
+    policy, env = made(case)
+    recording, found = examined(policy, env, trace=case in TRACED)
+    assert recording.reward.shape == (40, 7)
+    assert recording.first[1:].sum() > 7, "episodes began while others went on"
+    assert len(np.unique(recording.answers["action"])) > 1, "it has a choice"
+    for furthest in found:
+        assert max(furthest.values()) < 1e-5
+
+
+def test_one_environment_is_shown_to_a_larger_batch_too():
+    policy, env = made("r2d2", lanes=1)
+    recording, found = examined(policy, env)
+    assert batch_sizes(recording) == [1, 7]
+    assert recording.reward.shape == (280, 1)
+    assert max(max(furthest.values()) for furthest in found) < 1e-5
+
+
+@pytest.mark.parametrize(("case", "broken"), [("r2d2", "q"), ("ppo-lstm", "logits|value|action")])
+def test_state_that_is_not_cleared_is_found_out(case, broken, monkeypatch):
+    monkeypatch.setattr(step_module, "cleared", lambda x, first: x)
+    with pytest.raises(RookeryError, match=broken):
+        examined(*made(case))
+
+
+def test_one_lane_that_clears_another_is_found_out(monkeypatch):
+    monkeypatch.setattr(step_module, "cleared", lambda x, first: x * (~first.any()).to(x.dtype))
+    with pytest.raises(RookeryError, match="differs from the live one"):
+        examined(*made("ppo-lstm"))
+
+
+def test_a_wrapper_that_nobody_taught_it_is_refused():
+    policy, env = made("ppo-lstm")
+    learnt_layers(env)[1][0].__class__ = type("Rotate", (type(env).__mro__[1],), {})
+    with pytest.raises(BadInput, match="Rotate"):
+        Step(policy.algorithm, env)
+    env.close()
+
+
+def test_scaling_is_that_of_the_wrapper_to_the_bit():
+    policy, env = made("ppo-lstm")
+    step = Step(policy.algorithm, env)
+    layer = env.env
+    values = np.random.default_rng(0).normal(0, 30, (50, 4)).astype(np.float32)
+    scaled = step.leaves[0].scale(torch.from_numpy(values)).numpy()
+    assert scaled.dtype == np.float32
+    assert (scaled == layer.normalized(values)).all()
+    assert np.abs(scaled).max() == 10
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(143, 7), (12, 3), (4, 9), (1, 1)])
+def test_every_lane_sees_all_rows_after_a_start_of_its_own(rows, batch):
+    shown = order(rows, batch)
+    for lane in range(batch):
+        seen = shown[:, lane].tolist()
+        start = next(i for i in range(len(seen)) if seen[i : i + rows] == list(range(rows)))
+        assert start == 5 * (1 + lane) % rows
+        assert seen[:start] == list(range(start))
+    assert shown[0].tolist() == [0] * batch
+
+
+def test_differences():
+    want = np.array([1.0, -2.0], np.float32)
+    assert difference(want, want) == 0
+    assert difference(want + np.float32(0.5), want) == 0.5
+    assert difference(np.array([1.0, np.nan], np.float32), want) == np.inf
+    assert difference(want.astype(np.float64), want) == np.inf
+    assert difference(want[:1], want) == np.inf
+    assert difference(np.array([3]), np.array([1])) == 2
+
+
+def test_spaces_are_told_as_the_protocol_does():
+    told = described_space(KINDS)
+    assert told["keys"] == list(KINDS.spaces)
+    parts = dict(zip(told["keys"], told["parts"], strict=True))
+    assert parts["codes"] == {
+        "type": "MultiDiscrete",
+        "dtype": "<i8",
+        "shape": [2],
+        "nvec": [3, 90],
+        "start": [0, -40],
+    }
+    assert [part["type"] for part in parts["pair"]["parts"]] == ["Discrete", "Box"]
+    assert parts["flag"] == {"type": "Box", "dtype": "|b1", "shape": [], "low": False, "high": True}
+    assert described_space(ACTIONS["box"])["low"] == [[-2.0, -np.inf]]
