@@ -18,8 +18,9 @@ PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
     "cli": {
         *("training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"),
-        *("scaling", "sweep", "slurm", "reports", "bench"),
+        *("scaling", "sweep", "slurm", "reports", "bench", "export"),
     },
+    "export": {"trained", "learning", "algorithms", "envs", "runs", "data", "fields"},
     "sweep": {"config", "scaling", "runtime", "runs", "fields"},
     "slurm": {"runtime", "runs", "fields"},
     "scaling": {"runtime", "runs", "bench"},

@@ -48,7 +48,7 @@ CASES = {
     ),
     "apex": ("apex", "discrete", KINDS, {}, {"frame_stack": 2}, {}),
     "r2d2": ("r2d2", "discrete", NUMBERS, {}, {"clip_reward": True}, {}),
-    "r2d2-gru": ("r2d2", "discrete", KINDS, {}, BOTH, {"core": "gru"}),
+    "r2d2-gru": ("r2d2", "discrete", NUMBERS, {}, BOTH, {"core": "gru"}),
 }
 
 

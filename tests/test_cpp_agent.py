@@ -1,0 +1,181 @@
+"""The C++ agent of the examples: built, and playing as Python does."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from served import serving
+
+import rookery
+from rookery.cli.main import main
+
+SOURCE = Path(__file__).parent.parent / "examples" / "cpp_agent"
+EPISODES, LANES = 20, 3
+
+
+def lacking() -> str | None:
+    """What of the tools to build it is not there."""
+    for program in ("cmake", "g++"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    for header in ("zmq.hpp", "nlohmann/json.hpp"):
+        found = subprocess.run(
+            ["g++", "-E", "-x", "c++", "-", "-o", os.devnull],
+            input=f"#include <{header}>",
+            text=True,
+            capture_output=True,
+        )
+        if found.returncode:
+            return f"the header {header} is not installed (Debian: cppzmq-dev, nlohmann-json3-dev)"
+    return None
+
+
+LACKING = lacking()
+pytestmark = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Started to be built when the first test is, so that it goes beside the export."""
+    build = tmp_path_factory.mktemp("build")
+    commands = [
+        [
+            *("cmake", "-S", str(SOURCE), "-B", str(build)),
+            f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
+        ],
+        ["cmake", "--build", str(build)],
+    ]
+    joined = " && ".join(" ".join(f"'{word}'" for word in command) for command in commands)
+    with open(build / "log.txt", "w") as log:
+        process = subprocess.Popen(["sh", "-c", joined], stdout=log, stderr=subprocess.STDOUT)
+
+    def built() -> str:
+        assert process.wait() == 0, (build / "log.txt").read_text()
+        return str(build / "cpp_agent")
+
+    yield built
+    process.kill()
+    process.wait()
+
+
+def played(program, run, environment):
+    """What the agent says on a served environment, and the actions it took, by lane and episode."""
+    out = run.path / "export"
+    actions = run.path / "actions.csv"
+    with serving(environment, "--envs", str(LANES)) as server:
+        done = subprocess.run(
+            [
+                *(program(), str(out), server.address, "--episodes", str(EPISODES)),
+                *("--envs", str(LANES), "--seed", "4", "--actions", str(actions)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    taken: dict[tuple[int, int], list[int]] = {}
+    with open(actions) as file:
+        for row in csv.DictReader(file):
+            steps = taken.setdefault((int(row["lane"]), int(row["episode"])), [])
+            assert int(row["step"]) == len(steps)
+            steps.append(int(row["action"]))
+    return done.stdout.splitlines(), taken
+
+
+def in_python(run, environment, lane, episodes):
+    """The actions and returns of one lane, with a policy that is given one observation a time."""
+    env = gymnasium.make(environment)
+    policy = Stacked(run)
+    obs, _ = env.reset(seed=4 + lane)
+    for _ in range(episodes):
+        actions, total, over = [], 0.0, False
+        policy.reset()
+        while not over:
+            actions.append(int(policy(obs)))
+            obs, reward, terminated, truncated, _ = env.step(actions[-1])
+            total += float(reward)
+            over = terminated or truncated
+        yield actions, total
+        obs, _ = env.reset()
+
+
+class Stacked:
+    """The policy of a run with what stands before its network done by hand, in numpy."""
+
+    def __init__(self, run):
+        self.policy = run.policy
+        layer, self.frames = run.make_env(1), run.settings.env.frame_stack or 1
+        layer.close()
+        self.normalized = layer.env.normalized if self.frames > 1 else lambda obs: obs
+
+    def reset(self):
+        self.state, self.stack = self.policy.begin(1), None
+
+    def __call__(self, obs):
+        row = self.normalized(np.asarray(obs)[None])
+        if self.frames > 1:
+            old = np.zeros((1, self.frames, 4), np.float32) if self.stack is None else self.stack
+            row = self.stack = np.concatenate([old[:, 1:], row[:, None]], 1)
+        action, self.state = self.policy.decide(row, np.zeros(1), self.state)
+        return action[0]
+
+
+def check(program, run):
+    told, taken = played(program, run, "CartPole-v1")
+    shares = [EPISODES // LANES + (lane < EPISODES % LANES) for lane in range(LANES)]
+    wanted = {
+        (lane, episode): outcome
+        for lane in range(LANES)
+        for episode, outcome in enumerate(in_python(run, "CartPole-v1", lane, shares[lane]))
+    }
+    assert taken == {place: actions for place, (actions, _) in wanted.items()}
+    returns = sorted(total for _, total in wanted.values())
+    assert len(set(returns)) > 3
+    found = [float(line.split("return ")[1].split(",")[0]) for line in told[:-1]]
+    assert sorted(found) == returns
+    mean = sum(returns) / EPISODES
+    assert told[-1] == f"mean return {mean:g} of {EPISODES} episodes"
+
+
+def trained(tmp_path, **settings):
+    return rookery.train(
+        *("ppo", "CartPole-v1"),
+        runs_dir=tmp_path,
+        env_steps=4_000,
+        envs=4,
+        threads=1,
+        use_preset=False,
+        algo={"rollout_steps": 64, "learning_rate": 3e-3},
+        **settings,
+    )
+
+
+def test_it_plays_the_same_episodes_as_python(program, tmp_path):
+    """With normalised stacks, so that there is state that goes from step to step."""
+    run = trained(tmp_path, net={"hidden": [16]}, env={"normalize_obs": True, "frame_stack": 2})
+    assert main(["export", str(run.path), "--format", "libtorch"]) == 0
+    check(program, run)
+    refuses_another_environment(program(), run)
+
+
+def refuses_another_environment(agent, run):
+    with serving("Acrobot-v1") as server:
+        command = [agent, str(run.path / "export"), server.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "cpp_agent: the served environment observes other things\n"
+
+
+@pytest.mark.long
+def test_a_recurrent_policy_too(program, tmp_path):
+    run = trained(tmp_path, net={"core": "lstm", "core_size": 16, "hidden": [16]})
+    assert main(["export", str(run.path), "--format", "libtorch"]) == 0
+    check(program, run)
