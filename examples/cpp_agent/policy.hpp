@@ -57,14 +57,15 @@ class Policy {
 
   // Refuses an environment whose observations or actions are not those of the policy.
   void check(const std::vector<json>& observation_leaves, const json& action_space) const {
-    bool same = observation_leaves.size() == observations_.size();
-    for (std::size_t i = 0; same && i < observations_.size(); ++i) {
-      same = same_kind(observation_leaves[i], observations_[i]);
+    if (observation_leaves.size() != observations_.size()) {
+      throw std::runtime_error("the environment observes " +
+                               std::to_string(observation_leaves.size()) + " arrays, the policy " +
+                               std::to_string(observations_.size()));
     }
-    if (!same) throw std::runtime_error("the served environment observes other things");
-    if (!same_kind(action_space, described_.at("outputs").at(0))) {
-      throw std::runtime_error("the served environment has other actions");
+    for (std::size_t i = 0; i < observations_.size(); ++i) {
+      check_kind(observation_leaves[i], observations_[i]);
     }
+    check_kind(action_space, described_.at("outputs").at(0));
   }
 
   // The greedy actions. `first` marks the lanes where an episode begins; reward is that of the
@@ -91,10 +92,15 @@ class Policy {
   }
 
   // A space of one value [...] and a port of many [batch, ...].
-  static bool same_kind(const json& space, const json& port) {
+  static void check_kind(const json& space, const json& port) {
     json shape = port.at("shape");
     shape.erase(0);
-    return space.value("dtype", "") == port.at("dtype") && space.at("shape") == shape;
+    const json served{space.value("dtype", ""), space.value("shape", json())};
+    const json wanted{port.at("dtype"), shape};
+    if (served == wanted) return;
+    throw std::runtime_error("the environment's " + port.at("name").get<std::string>() + " is " +
+                             served.dump() + ", the policy's " + wanted.dump() +
+                             ": serve it with the options that policy.json lists");
   }
 
   json described_;

@@ -16,6 +16,14 @@ from rookery.fields import to_dict
 TRACED_BATCH = 3
 """Lanes of the inputs that the step is traced with."""
 
+FACTS = {
+    "Box": ("low", "high"),
+    "Discrete": ("n", "start"),
+    "MultiDiscrete": ("nvec", "start"),
+    "MultiBinary": (),
+}
+"""What is told of each kind of space beside type and shape."""
+
 Role = Literal["observation", "reward", "first", "state", "action", "judged"]
 
 
@@ -115,8 +123,8 @@ def described_port(port: Port) -> dict[str, Any]:
 
 
 def described_space(space: Space[Any]) -> dict[str, Any]:
-    """A space as the protocol of served environments writes it, with lists for its arrays and
-    null for a bound that is infinite."""
+    """A space as the protocol of served environments writes it, with lists for its arrays; in JSON
+    a bound that is infinite is null."""
     if isinstance(space, spaces.Dict):
         parts = [described_space(part) for part in space.spaces.values()]
         return {"type": "Dict", "keys": list(space.spaces), "parts": parts}
@@ -126,12 +134,14 @@ def described_space(space: Space[Any]) -> dict[str, Any]:
     kind = next(kind for kind in kinds if isinstance(space, kind))
     dtype: Any = space.dtype
     plain = {"type": kind.__name__, "dtype": dtype.str, "shape": list(space.shape or ())}
-    for name in {"Box": ("low", "high"), "Discrete": ("n", "start")}.get(kind.__name__, ()):
-        plain[name] = np.asarray(getattr(space, name)).tolist()
-    if isinstance(space, spaces.MultiDiscrete):
-        start = np.broadcast_to(space.start, space.nvec.shape)
-        plain |= {"nvec": space.nvec.tolist(), "start": start.tolist()}
-    return plain
+    return plain | {name: number_or_list(getattr(space, name)) for name in FACTS[kind.__name__]}
+
+
+def number_or_list(values: Any) -> Any:
+    """One number where all are the same, else nested lists."""
+    values = np.asarray(values)
+    same = values.size and (values == values.flat[0]).all()
+    return values.flat[0].item() if same else values.tolist()
 
 
 def described_options(options: Any) -> dict[str, dict[str, Any]]:

@@ -178,3 +178,5 @@ def test_spaces_are_told_as_the_protocol_does():
     assert [part["type"] for part in parts["pair"]["parts"]] == ["Discrete", "Box"]
     assert parts["flag"] == {"type": "Box", "dtype": "|b1", "shape": [], "low": False, "high": True}
     assert described_space(ACTIONS["box"])["low"] == [[-2.0, -np.inf]]
+    assert (parts["image"]["low"], parts["image"]["high"]) == (0, 255)
+    assert parts["bits"] == {"type": "MultiBinary", "dtype": "|i1", "shape": [2, 2]}
