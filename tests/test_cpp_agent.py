@@ -23,7 +23,7 @@ EPISODES, LANES = 20, 3
 
 def lacking() -> str | None:
     """What of the tools to build it is not there."""
-    for program in ("cmake", "g++"):
+    for program in ("cmake", "make", "g++"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
     for header in ("zmq.hpp", "nlohmann/json.hpp"):

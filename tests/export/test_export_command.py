@@ -24,7 +24,7 @@ def run(tmp_path_factory):
     return rookery.train(
         *("ppo", "CartPole-v1"),
         runs_dir=tmp_path_factory.mktemp("runs"),
-        env_steps=4_000,
+        env_steps=1_500,
         envs=4,
         threads=1,
         use_preset=False,
@@ -126,12 +126,11 @@ def eager(run):
     return call
 
 
-@pytest.mark.parametrize(("name", "value"), [("EPSILON", 0.01), ("CLIP", 0.5)])
 def test_a_broken_export_is_refused_and_leaves_all_as_it_was(
-    name, value, run, exported, eagerly, monkeypatch, capsys
+    run, exported, eagerly, monkeypatch, capsys
 ):
     before = {path: path.read_bytes() for path in exported.iterdir()}
-    monkeypatch.setattr(step_module, name, value)
+    monkeypatch.setattr(step_module, "EPSILON", 0.01)  # added to the variances
     for out in (exported, exported.parent / "fresh"):
         assert main(["export", str(run.path), "--format", "onnx", "--out", str(out)]) == 1
         error = capsys.readouterr().err
