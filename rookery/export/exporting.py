@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,12 @@ def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dic
     env = run.make_env(envs)
     try:
         step = Step(policy.algorithm, env)
-        described = description(run, step, env)
+        described = description(run, env)
         recording = record(policy, env, EVALUATION_SEED)
     finally:
         env.close()
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-    try:
-        interface = interface_of(step)
+    interface = interface_of(step)
+    with folder_beside(out) as beside:
         described |= {
             "inputs": [described_port(port) for port in interface.inputs],
             "outputs": [described_port(port) for port in interface.outputs],
@@ -73,9 +71,25 @@ def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dic
         write_json(beside / DESCRIPTION, described)
         with writing(out):
             put(beside, out)
+    return described
+
+
+@contextmanager
+def folder_beside(out: Path) -> Iterator[Path]:
+    """A folder for the time of the block in which `out` is made; nothing of it stays, nor the
+    folders above it if nothing was put into them."""
+    above = [out.parent, *out.parent.parents]
+    made = [folder for folder in above if not folder.exists()]
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    try:
+        yield beside
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return described
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def write_verified(
@@ -128,7 +142,7 @@ def failure(what: str, error: Exception) -> RookeryError:
     )
 
 
-def description(run: TrainedRun, step: Step, env: Any) -> dict[str, Any]:
+def description(run: TrainedRun, env: Any) -> dict[str, Any]:
     """Whose policy it is, and for which environment."""
     settings = run.settings
     options = implied(settings.environment, settings.env)

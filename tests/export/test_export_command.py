@@ -131,7 +131,7 @@ def test_a_broken_export_is_refused_and_leaves_all_as_it_was(
 ):
     before = {path: path.read_bytes() for path in exported.iterdir()}
     monkeypatch.setattr(step_module, "EPSILON", 0.01)  # added to the variances
-    for out in (exported, exported.parent / "fresh"):
+    for out in (exported, exported.parent / "fresh" / "deep"):
         assert main(["export", str(run.path), "--format", "onnx", "--out", str(out)]) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1
