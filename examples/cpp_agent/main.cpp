@@ -15,18 +15,19 @@
 namespace {
 
 constexpr char kUsage[] =
-    "cpp_agent POLICY ADDRESS [--episodes N] [--envs N] [--seed N] [--actions FILE]\n"
+    "cpp_agent POLICY ADDRESS [options]\n"
     "\n"
     "  POLICY            folder that `rookery export` wrote\n"
     "  ADDRESS           of the served environment, such as tcp://127.0.0.1:5555\n"
     "  --episodes N      how many episodes, exactly (default 20)\n"
     "  --envs N          environments played at once (default 1)\n"
     "  --seed N          environment i is seeded with N + i (default 0)\n"
-    "  --actions FILE    write the actions: lane,episode,step,action\n";
+    "  --actions FILE    write the actions: lane,episode,step,action\n"
+    "  --keys DIR        the client's keys, for a server that demands them\n";
 constexpr int kTimeoutSeconds = 60;
 
 struct Options {
-  std::string policy, address, actions;
+  std::string policy, address, actions, keys;
   int episodes = 20;
   int envs = 1;
   int seed = 0;
@@ -66,6 +67,8 @@ Options parse(int count, char** words) {
       options.seed = whole_number(word, value, 0);
     } else if (word == "--actions") {
       options.actions = value;
+    } else if (word == "--keys") {
+      options.keys = value;
     } else {
       throw std::invalid_argument("there is no option " + word);
     }
@@ -110,7 +113,7 @@ class ActionLog {
 // Plays exactly so many episodes, each lane a share fixed beforehand: taking whichever end first
 // would favour short ones. The returns, in the order in which the episodes end.
 std::vector<double> play(const Options& options) {
-  rookery::Session session(options.address, options.envs, kTimeoutSeconds);
+  rookery::Session session(options.address, options.keys, options.envs, kTimeoutSeconds);
   rookery::Policy policy(options.policy, options.envs);
   policy.check(session.observation_leaves(), session.action_space());
   ActionLog log(options.actions);

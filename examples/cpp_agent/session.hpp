@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
@@ -69,12 +70,31 @@ inline std::vector<json> leaves(const json& space) {
   return found;
 }
 
+// The text in quotes after `name = ` in a file of keys as ZeroMQ writes them.
+inline std::string read_key(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const auto place = line.find(name + " = \"");
+    if (place == std::string::npos) continue;
+    const auto start = line.find('"', place) + 1;
+    return line.substr(start, line.find('"', start) - start);
+  }
+  throw std::runtime_error(path + " holds no " + name);
+}
+
 class Session {
  public:
-  Session(const std::string& address, int envs, int timeout_seconds)
+  // `keys` is the client's folder that `rookery serve --make-keys` makes; empty: no encryption.
+  Session(const std::string& address, const std::string& keys, int envs, int timeout_seconds)
       : address_(address), socket_(context_, zmq::socket_type::dealer), id_(random_id()) {
     socket_.set(zmq::sockopt::linger, 0);
     socket_.set(zmq::sockopt::rcvtimeo, timeout_seconds * 1000);
+    if (!keys.empty()) {
+      const auto own = keys + "/client.key_secret";
+      socket_.set(zmq::sockopt::curve_serverkey, read_key(keys + "/server.key", "public-key"));
+      socket_.set(zmq::sockopt::curve_publickey, read_key(own, "public-key"));
+      socket_.set(zmq::sockopt::curve_secretkey, read_key(own, "secret-key"));
+    }
     socket_.connect(address);
     spaces_ = request("hello", {{"protocol", 1}, {"envs", envs}}).header;
   }
