@@ -15,10 +15,12 @@ import torch
 from served import serving
 
 import rookery
+import rookery.trained
 from rookery.cli.main import main
 
 SOURCE = Path(__file__).parent.parent / "examples" / "cpp_agent"
 EPISODES, LANES = 20, 3
+MEMORY = {"core_size": 16, "hidden": [16]}
 
 
 def lacking() -> str | None:
@@ -145,11 +147,26 @@ def check(program, run):
     assert told[-1] == f"mean return {mean:g} of {EPISODES} episodes"
 
 
+@pytest.fixture(autouse=True)
+def shaken(monkeypatch):
+    """Weights so large that what a network remembers decides: CartPole hardly asks for memory."""
+    load = rookery.trained.load_weights
+
+    def load_and_shake(algorithm, tensors):
+        load(algorithm, tensors)
+        random = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in algorithm.network.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=random))
+
+    monkeypatch.setattr(rookery.trained, "load_weights", load_and_shake)
+
+
 def trained(tmp_path, **settings):
     return rookery.train(
         *("ppo", "CartPole-v1"),
         runs_dir=tmp_path,
-        env_steps=4_000,
+        env_steps=500,
         envs=4,
         threads=1,
         use_preset=False,
@@ -159,8 +176,8 @@ def trained(tmp_path, **settings):
 
 
 def test_it_plays_the_same_episodes_as_python(program, tmp_path):
-    """With normalised stacks, so that there is state that goes from step to step."""
-    run = trained(tmp_path, net={"hidden": [16]}, env={"normalize_obs": True, "frame_stack": 2})
+    """With memory, so that what is carried from step to step, and cleared, decides."""
+    run = trained(tmp_path, net=MEMORY | {"core": "gru", "shared": True})
     assert main(["export", str(run.path), "--format", "libtorch"]) == 0
     check(program, run)
     refuses_another_environment(program(), run)
@@ -177,7 +194,8 @@ def refuses_another_environment(agent, run):
 
 
 @pytest.mark.long
-def test_a_recurrent_policy_too(program, tmp_path):
-    run = trained(tmp_path, net={"core": "lstm", "core_size": 16, "hidden": [16]})
+def test_all_that_may_stand_before_a_network_is_inside(program, tmp_path):
+    stacked = {"normalize_obs": True, "frame_stack": 2}
+    run = trained(tmp_path, net=MEMORY | {"core": "lstm"}, env=stacked)
     assert main(["export", str(run.path), "--format", "libtorch"]) == 0
     check(program, run)
