@@ -1,6 +1,7 @@
 """Environments: many copies at once, whoever makes them, under one contract."""
 
 from rookery.envs.atari import human_normalized, plays_atari
+from rookery.envs.grouped_tetris import register as _register_grouped_tetris
 from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.listing import Listed, env_info, registered_envs
 from rookery.envs.making import make_env, pool_of
@@ -13,6 +14,7 @@ from rookery.envs.registry import register_env, registered
 from rookery.envs.stacking import frame_stack_of
 from rookery.envs.synthetic import register as _register_synthetic
 
+_register_grouped_tetris()
 _register_masked_cartpole()
 _register_recall()
 _register_synthetic()

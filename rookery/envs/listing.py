@@ -11,7 +11,7 @@ import gymnasium
 from rookery.envs import atari
 from rookery.envs.making import implied, make_env
 from rookery.envs.options import EnvOptions
-from rookery.envs.registry import is_ale, registered
+from rookery.envs.registry import PROVIDED, is_ale, registered
 
 
 class Listed(NamedTuple):
@@ -29,6 +29,11 @@ def registered_envs() -> list[Listed]:
     """
     listed = [Listed(name, "registered") for name in registered()]
     listed += [Listed(spec.id, gymnasium_engine(spec)) for spec in latest_specs()]
+    listed += [
+        Listed(name, "for-loop")
+        for name, module in PROVIDED.items()
+        if name not in gymnasium.registry and importlib.util.find_spec(module.partition(".")[0])
+    ]
     listed += [Listed(f"ALE/{game}-v5", "ale") for game in atari.games()]
     if importlib.util.find_spec("envpool") is not None:
         listed.append(Listed("envpool:*", "envpool"))

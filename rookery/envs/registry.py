@@ -21,6 +21,10 @@ from rookery.envs.single import Modern, preprocess, wraps_single
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 EnvFn = Callable[..., Any]
+PROVIDED = {"tetris_gymnasium/Tetris": "tetris_gymnasium.envs"}
+"""Gymnasium ids that a module registers when it is imported, which is done on demand."""
+EXTRAS = {"box2d": "box2d", "tetris": "tetris"}
+"""Extras by a word in the entry point of the environments that need them."""
 _registered: dict[str, EnvFn] = {}
 
 
@@ -58,6 +62,8 @@ def raw_vector(
         if not isinstance(found, str):
             return from_function(name, found, options, num_envs, render_mode)
         name = found
+    if name in PROVIDED:
+        import_provider(name)
     game = None if name in gymnasium.registry and not is_ale(name) else atari.parse(name)
     if game is not None:
         if render_mode is not None:
@@ -68,6 +74,14 @@ def raw_vector(
     if name not in gymnasium.registry:
         raise unknown(name)
     return from_gymnasium(name, options, num_envs, render_mode)
+
+
+def import_provider(name: str) -> None:
+    """Have the package of an environment register it; BadInput that names the extra without it."""
+    try:
+        importlib.import_module(PROVIDED[name])
+    except ImportError as error:
+        raise missing_dependency(name, PROVIDED[name], error) from error
 
 
 def is_ale(name: str) -> bool:
@@ -180,23 +194,24 @@ def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: s
 
         return ForLoop([one] * num_envs, name)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise missing_dependency(name, error) from error
+        entry = str(gymnasium.registry[name].entry_point)
+        raise missing_dependency(name, entry, error) from error
     except TypeError as error:
         raise BadInput(f'env.kwargs do not suit "{name}": {error}') from error
 
 
-def missing_dependency(name: str, error: Exception) -> BadInput:
-    """Which extra brings what an environment lacks."""
+def missing_dependency(name: str, entry: str, error: Exception) -> BadInput:
+    """Which extra brings what an environment with this entry point lacks."""
+    for word, extra in EXTRAS.items():
+        if word in entry:
+            return missing_extra(f'envs: "{name}"', extra)
     text = " ".join(str(error).split())
-    entry = str(gymnasium.registry[name].entry_point)
-    if "box2d" in entry:
-        return missing_extra(f'envs: "{name}"', "box2d")
     return BadInput(f'envs: "{name}" needs a package that is not installed: {text}')
 
 
 def unknown(name: str) -> BadInput:
     """The error for a name that nothing answers to."""
-    known = {*gymnasium.registry, *_registered, *atari.games()}
+    known = {*gymnasium.registry, *PROVIDED, *_registered, *atari.games()}
     known |= {f"ALE/{game}-v5" for game in atari.games()}
     known |= {f"{game}NoFrameskip-v4" for game in atari.games()}
     return BadInput(

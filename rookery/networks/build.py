@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rookery.data.tree import Tree, tree_map
-from rookery.errors import require
-from rookery.networks.encoders import Mlp, features_of, has_images, linear
+from rookery.errors import BadInput, require
+from rookery.networks.encoders import Mlp, features_of, linear
 from rookery.networks.heads import PolicyHead, policy_head
-from rookery.networks.mixed import Encoding, PartConfig, encoder_of
+from rookery.networks.images import has_images
+from rookery.networks.mixed import Encoding, EntityNumbers, PartConfig, encoder_of
 from rookery.networks.recurrent import Core, State
 
 
@@ -21,7 +22,7 @@ from rookery.networks.recurrent import Core, State
 class NetConfig:
     """The network, described."""
 
-    encoder: Literal["auto", "mlp", "nature", "small", "impala"] = "auto"
+    encoder: Literal["auto", "mlp", "nature", "small", "narrow", "impala"] = "auto"
     """How images are encoded; auto: nature, or impala below 36x36. Vectors take an MLP."""
     image_features: int = 512
     """Width of the dense layer after the convolutions."""
@@ -36,6 +37,9 @@ class NetConfig:
     """Recurrent core after the dense layers."""
     core_size: int = 128
     """Units of the recurrent core."""
+    per_action: bool = False
+    """Observations [A, F] describe each of A actions: one network scores row by row what the
+    policy chooses from, and the value sees all rows."""
     shared: bool | None = None
     """Whether policy and value share their layers; none: they do for images."""
     log_std: float = 0.0
@@ -48,18 +52,30 @@ class NetConfig:
             "net.hidden, net.image_features and net.core_size must be positive,"
             f" got {self.hidden}, {self.image_features} and {self.core_size}",
         )
+        require(
+            not self.per_action or (self.core == "none" and not self.shared),
+            "net.per_action: rows are scored without memory, and by a network that is not the"
+            f" value's; got net.core={self.core} and net.shared={self.shared}",
+        )
 
 
 class Trunk(nn.Module):
     """Encoder, dense layers and core: observations [T, B, ...] to features [T, B, F].
 
-    The core may take further inputs `beside` the dense layers' features, [T, B, beside].
+    The core may take further inputs `beside` the dense layers' features, [T, B, beside]. An
+    `encoder` given is instead of the space's own.
     """
 
-    def __init__(self, space: spaces.Space, config: NetConfig, beside: int = 0):
+    def __init__(
+        self,
+        space: spaces.Space,
+        config: NetConfig,
+        beside: int = 0,
+        encoder: nn.Module | None = None,
+    ):
         super().__init__()
         encoding = Encoding(config.encoder, config.image_features, config.activation, config.parts)
-        self.encoder = encoder_of(space, encoding)
+        self.encoder = encoder or encoder_of(space, encoding)
         width = features_of(self.encoder)
         images = has_images(space) and config.encoder != "mlp"
         hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
@@ -99,6 +115,20 @@ class Trunk(nn.Module):
         return features if beside is None else torch.cat([features, beside], -1)
 
 
+def rows_of(obs: spaces.Space, action: spaces.Space) -> EntityNumbers:
+    """The encoder of observations [..., A, F] that keeps a row for each of A actions."""
+    if (
+        not isinstance(obs, spaces.Box)
+        or not isinstance(action, spaces.Discrete)
+        or obs.shape != (action.n, *obs.shape[1:2])
+    ):
+        raise BadInput(
+            "net.per_action needs observations [actions, features] and discrete actions,"
+            f" got {obs} and {action}"
+        )
+    return EntityNumbers(obs)
+
+
 class ActorCritic(nn.Module):
     """A policy and a value, on one trunk or on two.
 
@@ -119,10 +149,13 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.recurrent = config.core != "none"
         shared = has_images(obs_space) if config.shared is None else config.shared
-        self.shared = shared or not critic
-        self.policy_trunk = Trunk(obs_space, config)
+        self.per_action = config.per_action
+        self.shared = (shared and not self.per_action) or not critic
+        rows = rows_of(obs_space, action_space) if self.per_action else None
+        self.policy_trunk = Trunk(obs_space, config, encoder=rows)
         self.value_trunk = self.policy_trunk if self.shared else Trunk(obs_space, config)
-        self.head = policy_head(self.policy_trunk.features, action_space, config.log_std)
+        features = self.policy_trunk.features
+        self.head = policy_head(features, action_space, config.log_std, self.per_action)
         self.value_head = linear(self.value_trunk.features, 1, gain=1.0) if critic else None
 
     def initial_state(self, batch: int, device: torch.device) -> State:
@@ -146,7 +179,8 @@ class ActorCritic(nn.Module):
     def judged(self, features: Tensor) -> Tensor:
         """Values [...] of features [..., F]."""
         if self.value_head is None:
-            return features.new_zeros(features.shape[:-1], dtype=torch.float32)
+            leading = features.shape[: -2 if self.per_action else -1]
+            return features.new_zeros(leading, dtype=torch.float32)
         return self.value_head(features).squeeze(-1).float()
 
     def forward(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rookery.errors import require
 from rookery.networks.activations import ACTIVATIONS
+from rookery.networks.images import Picture, highest_of, picture
 
 Convolutions = tuple[tuple[int, int, int], ...]
 """Channels, kernel size and stride of each layer."""
@@ -20,8 +21,12 @@ Convolutions = tuple[tuple[int, int, int], ...]
 PLAIN: dict[str, Convolutions] = {
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
     "small": ((16, 8, 4), (32, 4, 2)),
+    "narrow": ((32, 8, 4), (64, 4, 2), (32, 3, 1)),
 }
-"""Networks of plain convolutions: of the DQN papers of 2015 (Nature) and 2013."""
+"""Networks of plain convolutions: of the DQN papers of 2015 (Nature) and 2013, and one that
+narrows before the dense layer."""
+BIASED = {"nature", "small"}
+"""Those whose convolutions have biases."""
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -68,7 +73,9 @@ class FloatVector(nn.Module):
         super().__init__()
         self.dims = len(space.shape)
         self.features = int(np.prod(space.shape))
-        self.scale = 1 / 255 if space.dtype == np.uint8 else None
+        self.scale = None
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8:
+            self.scale = 1 / max(highest_of(space), 1)
 
     def forward(self, obs: Tensor) -> Tensor:
         x = obs.float()
@@ -100,32 +107,6 @@ class OneHot(nn.Module):
         return torch.cat(hot, -1).float()
 
 
-class Image(nn.Module):
-    """A uint8 image [..., C, H, W], [..., H, W, C] or a stack of colour frames [..., S, H, W, C]
-    as floats in 0..1, [N, channels, H, W] in channels-last memory."""
-
-    def __init__(self, shape: tuple[int, ...]):
-        super().__init__()
-        self.dims = len(shape)
-        self.stacked_colour = len(shape) == 4
-        self.channels_first = len(shape) == 3 and shape[0] < min(shape[1], shape[2])
-        if self.stacked_colour:
-            stack, height, width, colours = shape
-            self.shape = (stack * colours, height, width)
-        elif self.channels_first:
-            self.shape = (shape[0], shape[1], shape[2])
-        else:
-            self.shape = (shape[2], shape[0], shape[1])
-
-    def forward(self, obs: Tensor) -> Tensor:
-        x = obs.reshape(-1, *obs.shape[-self.dims :])
-        if self.stacked_colour:
-            x = x.permute(0, 1, 4, 2, 3).flatten(1, 2)
-        elif not self.channels_first:
-            x = x.permute(0, 3, 1, 2)
-        return x.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
-
-
 def least_size(layers: Convolutions) -> int:
     """The side of the smallest image that plain convolutions leave one place of."""
     size = 1
@@ -137,9 +118,9 @@ def least_size(layers: Convolutions) -> int:
 class Plain(nn.Module):
     """Plain convolutions without padding, then one dense layer."""
 
-    def __init__(self, shape: tuple[int, ...], features: int, name: str):
+    def __init__(self, image: Picture, features: int, name: str):
         super().__init__()
-        self.image = Image(shape)
+        self.image = image
         inputs, height, width = self.image.shape
         least = least_size(PLAIN[name])
         require(
@@ -149,7 +130,8 @@ class Plain(nn.Module):
         )
         layers: list[nn.Module] = []
         for channels, kernel, stride in PLAIN[name]:
-            layers += [initialise(nn.Conv2d(inputs, channels, kernel, stride)), nn.ReLU()]
+            layer = nn.Conv2d(inputs, channels, kernel, stride, bias=name in BIASED)
+            layers += [initialise(layer), nn.ReLU()]
             inputs = channels
         self.convolutions = nn.Sequential(*layers)
         with torch.no_grad():
@@ -178,9 +160,9 @@ class Residual(nn.Module):
 class Impala(nn.Module):
     """The residual network of the IMPALA paper (Espeholt et al. 2018)."""
 
-    def __init__(self, shape: tuple[int, ...], features: int):
+    def __init__(self, image: Picture, features: int):
         super().__init__()
-        self.image = Image(shape)
+        self.image = image
         inputs = self.image.shape[0]
         stages: list[nn.Module] = []
         for channels in (16, 32, 32):
@@ -214,26 +196,13 @@ def features_of(encoder: nn.Module) -> int:
     return features
 
 
-def is_image(space: spaces.Space) -> bool:
-    """Whether a space holds uint8 images."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
-
-
 def image_encoder(space: spaces.Space, kind: str, features: int) -> nn.Module:
     """The encoder of images that `kind` names; auto: the one that suits their size."""
     assert isinstance(space, spaces.Box)
     if kind == "mlp":
         return FloatVector(space)
+    image = picture(space)
     if kind == "auto":
-        fits = min(Image(space.shape).shape[1:]) >= least_size(PLAIN["nature"])
+        fits = min(image.shape[1:]) >= least_size(PLAIN["nature"])
         kind = "nature" if fits else "impala"
-    return Impala(space.shape, features) if kind == "impala" else Plain(space.shape, features, kind)
-
-
-def has_images(space: spaces.Space) -> bool:
-    """Whether any part of an observation space is an image."""
-    if isinstance(space, spaces.Dict):
-        return any(has_images(part) for part in space.spaces.values())
-    if isinstance(space, spaces.Tuple):
-        return any(has_images(part) for part in space.spaces)
-    return is_image(space)
+    return Impala(image, features) if kind == "impala" else Plain(image, features, kind)

@@ -52,15 +52,21 @@ class PolicyHead(nn.Module):
 
 
 class Categorical(PolicyHead):
-    """Discrete(n): logits [..., n], actions [...] counted from 0."""
+    """Discrete(n): logits [..., n], actions [...] counted from 0.
 
-    def __init__(self, features: int, space: spaces.Discrete):
+    Features are [..., F], or `per_action` [..., n, F], and then each action's logit is a score of
+    its own features.
+    """
+
+    def __init__(self, features: int, space: spaces.Discrete, per_action: bool = False):
         super().__init__()
-        self.linear = linear(features, int(space.n), gain=0)
+        self.linear = linear(features, 1 if per_action else int(space.n), gain=0)
+        self.per_action = per_action
         self.start = int(space.start)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features).float()
+        logits = self.linear(features).float()
+        return logits.squeeze(-1) if self.per_action else logits
 
     def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
         return race(params, generator)
@@ -213,10 +219,12 @@ def sum_of(terms: list[Tensor]) -> Tensor:
     return torch.stack(terms).sum(0)
 
 
-def policy_head(features: int, space: spaces.Space, log_std: float) -> PolicyHead:
+def policy_head(
+    features: int, space: spaces.Space, log_std: float, per_action: bool = False
+) -> PolicyHead:
     """The head that drives an action space; zero weights, so that the first policy is uniform."""
     if isinstance(space, spaces.Discrete):
-        return Categorical(features, space)
+        return Categorical(features, space, per_action)
     if isinstance(space, spaces.MultiDiscrete):
         return MultiCategorical(features, space)
     if isinstance(space, spaces.MultiBinary):

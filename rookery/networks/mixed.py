@@ -24,9 +24,9 @@ from rookery.networks.encoders import (
     OneHot,
     features_of,
     image_encoder,
-    is_image,
     joined,
 )
+from rookery.networks.images import is_image
 
 ONE_HOT_UP_TO = 64
 """Codes with more values are embedded by default."""

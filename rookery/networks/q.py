@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rookery.data.tree import Tree
+from rookery.errors import require
 from rookery.networks.build import NetConfig, Trunk
 from rookery.networks.encoders import linear
 from rookery.networks.noisy import NoisyLinear
@@ -56,6 +57,7 @@ class QNetwork(nn.Module):
 
     def __init__(self, obs_space: spaces.Space, actions: int, net: NetConfig, head: QHeadConfig):
         super().__init__()
+        require(not net.per_action, "net.per_action: rows are scored by policies only, as of ppo")
         self.trunk = Trunk(obs_space, net)
         self.head = QHead(self.trunk.features, actions, head)
 

@@ -8,7 +8,7 @@ import torch
 
 from rookery.algorithms.base import Spaces
 from rookery.errors import BadInput, require
-from rookery.networks.encoders import has_images
+from rookery.networks.images import has_images
 from rookery.runs.run import machine
 
 

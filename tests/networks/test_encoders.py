@@ -8,6 +8,7 @@ import torch
 from rookery.errors import BadInput
 from rookery.networks.build import ActorCritic, NetConfig, Trunk
 from rookery.networks.encoders import Impala, Plain
+from rookery.networks.images import Image
 from rookery.networks.mixed import Encoding, encoder_of
 
 
@@ -102,14 +103,14 @@ def test_leading_axes_of_images_pass_through(encoder):
 
 
 def test_images_are_scaled_to_1_and_left_alone():
-    network = Plain((3, 40, 40), 16, "nature").image
+    network = Plain(Image((3, 40, 40)), 16, "nature").image
     values = torch.full((1, 3, 40, 40), 255, dtype=torch.uint8)
     assert network(values).unique().tolist() == [1]
     assert values.unique().tolist() == [255]
 
 
 def test_nature_has_the_papers_size():
-    network = Plain((4, 84, 84), 512, "nature")
+    network = Plain(Image((4, 84, 84)), 512, "nature")
     # 84 -> (84-8)/4+1 = 20 -> (20-4)/2+1 = 9 -> 9-3+1 = 7.
     convolutions = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64
     dense = (7 * 7 * 64 + 1) * 512
@@ -118,13 +119,13 @@ def test_nature_has_the_papers_size():
 
 
 def test_small_has_the_first_papers_size():
-    network = Plain((4, 84, 84), 256, "small")
+    network = Plain(Image((4, 84, 84)), 256, "small")
     convolutions = (4 * 64 + 1) * 16 + (16 * 16 + 1) * 32
     assert sum(p.numel() for p in network.parameters()) == convolutions + (9 * 9 * 32 + 1) * 256
 
 
 def test_impala_takes_small_images():
-    network = Impala((9, 7, 3), 16)
+    network = Impala(Image((9, 7, 3)), 16)
     # 9x7 -> 5x4 -> 3x2 -> 2x1, 32 channels; 15 convolutions of 3x3.
     widths = [(3, 16)] + [(16, 16)] * 4 + [(16, 32)] + [(32, 32)] * 4 + [(32, 32)] * 5
     convolutions = sum((9 * i + 1) * o for i, o in widths)

@@ -1,0 +1,103 @@
+"""Observations that are pictures: whether a space holds them, and as what convolutions see them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import gymnasium.spaces as spaces
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+LEAST_BOARD = 8
+"""The shorter side of the smallest array of bytes [H, W] that is taken for a board."""
+MOST_CODES = 16
+"""Boards with more values than this are grey pictures."""
+
+
+class Picture(Protocol):
+    """From observations [..., *shape], `dims` axes, to floats [N, *shape] in channels-last memory;
+    `shape` is channels, height, width."""
+
+    dims: int
+    shape: tuple[int, int, int]
+
+    def __call__(self, obs: Tensor) -> Tensor: ...
+
+
+class Image(nn.Module):
+    """A uint8 image [..., C, H, W], [..., H, W, C], [..., H, W] or a stack of colour frames
+    [..., S, H, W, C] as floats in 0..1, [N, channels, H, W] in channels-last memory."""
+
+    def __init__(self, shape: tuple[int, ...], highest: int = 255):
+        super().__init__()
+        self.dims = len(shape)
+        self.scale = 1 / max(highest, 1)
+        self.stacked_colour = len(shape) == 4
+        self.channels_first = len(shape) == 3 and shape[0] < min(shape[1], shape[2])
+        if self.stacked_colour:
+            stack, height, width, colours = shape
+            self.shape = (stack * colours, height, width)
+        elif self.channels_first:
+            self.shape = (shape[0], shape[1], shape[2])
+        else:
+            self.shape = (shape[2] if len(shape) == 3 else 1, shape[0], shape[1])
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.reshape(-1, *obs.shape[-self.dims :])
+        if self.stacked_colour:
+            x = x.permute(0, 1, 4, 2, 3).flatten(1, 2)
+        elif self.dims == 2:
+            x = x.unsqueeze(1)
+        elif not self.channels_first:
+            x = x.permute(0, 3, 1, 2)
+        return x.to(torch.float32, memory_format=torch.channels_last).mul_(self.scale)
+
+
+class Board(nn.Module):
+    """Small codes [..., H, W] as a plane for each code but 0, [N, highest, H, W]: what a cell
+    holds is a kind, not an amount."""
+
+    codes: Tensor
+
+    def __init__(self, shape: tuple[int, ...], highest: int):
+        super().__init__()
+        self.dims = 2
+        self.shape = (highest, shape[0], shape[1])
+        self.register_buffer(
+            "codes", torch.arange(1, highest + 1, dtype=torch.uint8), persistent=False
+        )
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs.reshape(-1, *obs.shape[-2:]).unsqueeze(-1)
+        return (x == self.codes).permute(0, 3, 1, 2).float()
+
+
+def picture(space: spaces.Box) -> Picture:
+    """What convolutions see of a space of images or boards."""
+    highest = highest_of(space)
+    if len(space.shape) == 2 and 1 <= highest <= MOST_CODES:
+        return Board(space.shape, highest)
+    return Image(space.shape, highest)
+
+
+def highest_of(space: spaces.Box) -> int:
+    """The largest value of a space of bytes."""
+    return int(space.high.max())
+
+
+def is_image(space: spaces.Space) -> bool:
+    """Whether a space holds uint8 images, or boards [H, W]."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    board = len(space.shape) == 2 and min(space.shape) >= LEAST_BOARD
+    return board or len(space.shape) in (3, 4)
+
+
+def has_images(space: spaces.Space) -> bool:
+    """Whether any part of an observation space is an image."""
+    if isinstance(space, spaces.Dict):
+        return any(has_images(part) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return any(has_images(part) for part in space.spaces)
+    return is_image(space)
