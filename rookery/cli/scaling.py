@@ -23,6 +23,7 @@ from rookery.runtime.making import make_algorithm
 from rookery.runtime.state import spaces_of
 from rookery.scaling.points import Mode, Point, every_point, parse_points, plan_studies
 from rookery.scaling.predict import Coupling
+from rookery.scaling.reference import read_reference
 from rookery.scaling.study import Study
 from rookery.scaling.tables import tables
 from rookery.scaling.trials import Trials
@@ -59,6 +60,9 @@ class Options:
     """How long each run lasts; its first 30 % are left out."""
     out: str | None = None
     """Folder of the results and the runs; none: a new one in scaling/."""
+    reference: str | None = None
+    """CSV of another study's figures to set beside these: series, environments, threads,
+    steps_per_second. Actors then compute with one thread each unless --threads says more."""
     plot: bool = True
     """Whether scaling.png is drawn."""
     json: bool = False
@@ -67,6 +71,10 @@ class Options:
     def __post_init__(self) -> None:
         require(self.repeat >= 1, f"repeat must be at least 1, got {self.repeat}")
         require(self.minutes > 0, f"minutes must be positive, got {self.minutes}")
+        require(
+            self.reference is None or self.mode == "weak",
+            f"--reference is for --mode weak, got {self.mode}",
+        )
 
 
 def main(args: Sequence[str]) -> int:
@@ -82,6 +90,8 @@ def main(args: Sequence[str]) -> int:
         print_json(trials.told() | {"picture": picture})
     else:
         print(f"\n{tables(trials.study.results())}\n")
+        if trials.reference is not None:
+            print(f"{trials.reference.table(trials.study.rows('weak'))}\n")
         print(f"{trials.study.status}: {trials.folder}")
     return {"finished": 0, "failed": 1, "interrupted": 130}[trials.study.status]
 
@@ -98,9 +108,14 @@ def plan(args: Sequence[str]) -> tuple[Trials, Options]:
         require(name not in given, f"--{name.replace('_', '-')} is not for a study; {remedy}")
     options = from_dict(Options, {key: given.pop(key) for key in list(given) if key in own})
     studies = plan_studies(parse_points(options.points), options.mode)
+    if options.reference is not None:
+        given.setdefault("threads", "1")
     told: dict[str, Any] = {"algorithm": names[0], "environment": names[1], **UNDISTURBED, **given}
     # The backend of the point with the most actors is that of all.
     config = settle(told, max(every_point(studies)))
+    reference = None
+    if options.reference is not None:
+        reference = read_reference(options.reference, config.threads or 1)
     check_environment(config)
     if options.plot:
         require_matplotlib("a picture of the study (--no-plot leaves it out)")
@@ -111,6 +126,7 @@ def plan(args: Sequence[str]) -> tuple[Trials, Options]:
         minutes=options.minutes,
         folder=Path(options.out or Path("scaling") / default_name(told)),
         console=sys.stderr if options.json else sys.stdout,
+        reference=reference,
     )
     return trials, options
 

@@ -26,7 +26,7 @@ def draw(folder: Path) -> Path | None:
     figure = Figure(figsize=(1 + 6 * len(studies), 4.8), layout="constrained")
     panels = figure.subplots(1, len(studies), squeeze=False)[0]
     for axes, (name, rows) in zip(panels, studies.items(), strict=True):
-        panel(axes, name, rows)
+        panel(axes, name, rows, told.get("reference"))
     cores = "1 core" if told["cores"] == 1 else f"{told['cores']} cores"
     figure.suptitle(f"{told['algorithm']} on {told['environment']}: {told['backend']}, {cores}")
     picture = folder / "scaling.png"
@@ -35,24 +35,45 @@ def draw(folder: Path) -> Path | None:
     return picture
 
 
-def panel(axes: Any, study: str, rows: Rows) -> None:
-    """Speed against actors, measured, ideal and predicted."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def panel(axes: Any, study: str, rows: Rows, reference: Mapping[str, Any] | None) -> None:
+    """Speed against actors, measured, ideal and predicted; or against environments, named as a
+    reference names its points, and beside them."""
+    at = [row["actors"] * (row["envs"] if reference else 1) for row in rows]
+    draw_own(axes, at, rows)
+    names = reference["labels"] if reference else {row["label"]: row["label"] for row in rows}
+    for x, row in zip(at, rows, strict=True):
+        axes.annotate(
+            names[row["label"]],
+            (x, row["steps_per_second"]),
+            xytext=(7, -13),
+            textcoords="offset points",
+        )
+    if reference:
+        at += draw_reference(axes, reference["series"])
+    scale(axes, sorted(set(at)))
+    each = "environments of each actor fixed" if study == "weak" else "environments in all fixed"
+    own = "actors (points: actors-environments each)"
+    axes.set(
+        title=f"{study} scaling, {each}",
+        xlabel="environments (points: environments-threads)" if reference else own,
+        ylabel="environment steps per second",
+    )
+    axes.grid(alpha=0.3)
+    axes.margins(0.12)
+    axes.legend(loc="best" if reference else "upper left")
 
-    actors = [row["actors"] for row in rows]
+
+def draw_own(axes: Any, at: Sequence[int], rows: Rows) -> None:
+    """What was measured, the ideal, and what was predicted."""
     speeds = [row["steps_per_second"] for row in rows]
-    ideal = [rows[0]["steps_per_second"] * row["ideal"] for row in rows]
     below = [row["steps_per_second"] - row["min"] for row in rows]
     above = [row["max"] - row["steps_per_second"] for row in rows]
-    order = sorted(range(len(rows)), key=lambda at: actors[at])
+    ideal = sorted((x, speeds[0] * row["ideal"]) for x, row in zip(at, rows, strict=True))
     axes.plot(
-        *([values[at] for at in order] for values in (actors, ideal)),
-        *("--",),
-        color="0.55",
-        label="ideal: proportional to actors",
+        *zip(*ideal, strict=True), *("--",), color="0.55", label="ideal: proportional to actors"
     )
     axes.errorbar(
-        actors,
+        at,
         speeds,
         yerr=[below, above],
         fmt="o-",
@@ -61,36 +82,44 @@ def panel(axes: Any, study: str, rows: Rows) -> None:
         zorder=3,
         label="measured: median, min to max",
     )
-    expected = [row for row in rows if row["predicted"] is not None]
+    expected = [(x, row) for x, row in zip(at, rows, strict=True) if row["predicted"] is not None]
     axes.plot(
-        [row["actors"] for row in expected],
-        [row["predicted"] for row in expected],
+        [x for x, _ in expected],
+        [row["predicted"] for _, row in expected],
         *("D",),
         color="C1",
         markerfacecolor="none",
         markersize=8,
         label="predicted from half the actors",
     )
-    for row in rows:
-        axes.annotate(
-            row["label"],
-            (row["actors"], row["steps_per_second"]),
-            xytext=(7, -13),
-            textcoords="offset points",
-        )
+
+
+def draw_reference(axes: Any, series: Mapping[str, Rows]) -> list[int]:
+    """The lines of other studies; where their points are."""
+    for number, (name, points) in enumerate(series.items(), 2):
+        at = [point["environments"] for point in points]
+        speeds = [point["steps_per_second"] for point in points]
+        axes.plot(at, speeds, "s-", color=f"C{number}", markersize=5, label=name)
+        for point in points:
+            axes.annotate(
+                point["label"],
+                (point["environments"], point["steps_per_second"]),
+                xytext=(4, 6),
+                textcoords="offset points",
+                fontsize="small",
+                color=f"C{number}",
+            )
+    return [point["environments"] for points in series.values() for point in points]
+
+
+def scale(axes: Any, at: Sequence[int]) -> None:
+    """Both axes logarithmic, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(sorted(set(actors)))
+    axes.set_xticks(at)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.set_minor_formatter(NullFormatter())
-    each = "environments of each actor fixed" if study == "weak" else "environments in all fixed"
-    axes.set(
-        title=f"{study} scaling, {each}",
-        xlabel="actors (points: actors-environments each)",
-        ylabel="environment steps per second",
-    )
-    axes.grid(alpha=0.3)
-    axes.margins(0.12)
-    axes.legend(loc="upper left")

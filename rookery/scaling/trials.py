@@ -17,6 +17,7 @@ from rookery.runs.table import read_rows
 from rookery.scaling.child import run_child
 from rookery.scaling.measure import Measured, number, steady
 from rookery.scaling.points import Point
+from rookery.scaling.reference import Reference
 from rookery.scaling.study import Study
 from rookery.scaling.tables import to_csv
 
@@ -40,6 +41,8 @@ class Trials:
     minutes: float
     folder: Path
     console: TextIO = field(default_factory=lambda: sys.stdout)
+    reference: Reference | None = None
+    """Figures of another study to set beside these."""
     count: int = 0
 
     def carry_out(self) -> None:
@@ -128,6 +131,7 @@ class Trials:
             **machine(),
             "versions": versions(),
             "studies": self.study.results(),
+            "reference": self.reference and self.reference.told(self.study.rows("weak")),
         }
 
     def say(self, line: str, end: str = "\n") -> None:

@@ -27,9 +27,10 @@ def row(label, speed, predicted=None):
     }
 
 
-def study(folder, **studies):
+def study(folder, reference=None, **studies):
     told = {"algorithm": "apex", "environment": "Foo-v1", "backend": "threads", "cores": 2}
-    (folder / "scaling.json").write_text(json.dumps(told | {"studies": studies}))
+    told |= {"studies": studies, "reference": reference}
+    (folder / "scaling.json").write_text(json.dumps(told))
 
 
 @pytest.fixture
@@ -64,6 +65,22 @@ def test_measured_ideal_and_predicted_are_drawn(tmp_path, figures):
     assert axes.get_ylabel() == "environment steps per second"
     assert len(axes.get_legend().get_texts()) == 3
     assert figures[0].get_suptitle() == "apex on Foo-v1: threads, 2 cores"
+
+
+def test_a_reference_is_drawn_beside_under_its_names(tmp_path, figures):
+    point = {"label": "6-3", "environments": 6, "threads": 3, "steps_per_second": 50}
+    reference = {"labels": {"1-2": "2-1", "2-2": "4-2"}, "series": {"theirs": [point]}}
+    study(tmp_path, reference, weak=[row("1-2", 100), row("2-2", 180, predicted=200)])
+    scaling_plot.draw(tmp_path)
+    (axes,) = figures[0].axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["theirs"].get_xdata()) == [6]
+    assert list(lines["theirs"].get_ydata()) == [50]
+    assert list(axes.containers[0].lines[0].get_xdata()) == [2, 4]  # environments, not actors
+    assert list(lines["predicted from half the actors"].get_xdata()) == [4]
+    assert [text.get_text() for text in axes.texts] == ["2-1", "4-2", "6-3"]
+    assert axes.get_xlabel() == "environments (points: environments-threads)"
+    assert list(axes.get_xticks()) == [2, 4, 6]
 
 
 def test_the_ideal_starts_at_the_first_point(tmp_path, figures):

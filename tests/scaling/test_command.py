@@ -74,6 +74,23 @@ def test_a_study_runs_trains_by_turns_and_leaves_its_files(capsys, runs, tmp_pat
     assert {"scaling.csv", "scaling.json", "scaling.png", "runs"} == set(os.listdir(out))
 
 
+def test_a_reference_stands_beside_the_study(capsys, runs, tmp_path):
+    figures = tmp_path / "other.csv"
+    figures.write_text("series,environments,threads,steps_per_second\nother,2,1,50\n")
+    args = ["--repeat", 1, "--out", tmp_path / "study", "--reference", figures]
+    status, text, _ = call(capsys, *APEX, *args)
+    assert status == 0
+    assert {option(command, "threads") for command in runs} == {"1"}
+    # 1 actor of 2 environments is 2-1 there, 2 actors are 4-2.
+    assert re.search(r"point +here +other\n2-1 +100\.0 +50\.0 \(2\.0 x\)\n4-2 +200\.0 +-\n", text)
+    told = json.loads((tmp_path / "study" / "scaling.json").read_text())["reference"]
+    assert told["labels"] == {"1-2": "2-1", "2-2": "4-2"}
+    args = ["--mode", "strong", "--points", "1-2,2-2", "--reference", figures]
+    status, _, told = call(capsys, *APEX[:3], *args)
+    assert status == 2
+    assert "--reference is for --mode weak, got strong" in told
+
+
 class Terminal(io.StringIO):
     """What a person looks at."""
 
