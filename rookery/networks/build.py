@@ -120,7 +120,8 @@ def rows_of(obs: spaces.Space, action: spaces.Space) -> EntityNumbers:
     if (
         not isinstance(obs, spaces.Box)
         or not isinstance(action, spaces.Discrete)
-        or obs.shape != (action.n, *obs.shape[1:2])
+        or len(obs.shape) != 2
+        or obs.shape[0] != action.n
     ):
         raise BadInput(
             "net.per_action needs observations [actions, features] and discrete actions,"

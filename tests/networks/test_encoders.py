@@ -7,8 +7,8 @@ import torch
 
 from rookery.errors import BadInput
 from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import Impala, Plain
-from rookery.networks.images import Image
+from rookery.networks.encoders import FloatVector, Impala, Plain
+from rookery.networks.images import Board, Image, picture
 from rookery.networks.mixed import Encoding, encoder_of
 
 
@@ -181,3 +181,50 @@ def test_policy_and_value_alone_agree_with_both_at_once(shared):
 def test_widths_must_be_positive(wrong):
     with pytest.raises(BadInput, match=f"net.{next(iter(wrong))}"):
         NetConfig(**wrong)
+
+
+def test_narrow_has_the_weights_it_is_known_for():
+    network = encoder_of(image(3, 256, 240), Encoding("narrow", 64))
+    # 256x240 -> 63x59 -> 30x28 -> 28x26; no biases in the convolutions, one in the dense layer.
+    sizes = [3 * 64 * 32, 32 * 16 * 64, 64 * 9 * 32, 28 * 26 * 32 * 64, 64]
+    assert sizes == [6_144, 32_768, 18_432, 1_490_944, 64]
+    assert sum(sizes) == 1_548_352
+    assert sum(p.numel() for p in network.parameters()) == 1_548_352
+    frames = torch.zeros(2, 5, 3, 256, 240, dtype=torch.uint8)
+    assert network(frames).shape == (2, 5, 64)
+    # Frames of the NES as they come, height 240, with the colours last: as many.
+    network = encoder_of(image(240, 256, 3), Encoding("narrow", 64))
+    assert sum(p.numel() for p in network.parameters()) == 1_548_352
+
+
+def test_bytes_are_scaled_by_their_bound():
+    space = spaces.Box(0, 4, (3,), np.uint8)
+    assert encode(space, torch.tensor([[0, 1, 4]], dtype=torch.uint8)).tolist() == [[0, 0.25, 1]]
+    zeros = spaces.Box(0, 0, (1,), np.uint8)
+    assert encode(zeros, torch.zeros(1, 1, dtype=torch.uint8)).tolist() == [[0]]
+
+
+def test_a_board_has_a_plane_for_every_code_but_0():
+    board = picture(spaces.Box(0, 3, (8, 9), np.uint8))
+    cells = torch.zeros(1, 8, 9, dtype=torch.uint8)
+    cells[0, 2, 5], cells[0, 7, 0] = 1, 3
+    planes = board(cells)
+    assert planes.shape == (1, 3, 8, 9)
+    assert planes.dtype == torch.float32
+    assert planes.nonzero().tolist() == [[0, 0, 2, 5], [0, 2, 7, 0]]
+
+
+def test_arrays_of_bytes_are_boards_pictures_or_vectors():
+    network = encoder_of(spaces.Box(0, 8, (24, 18), np.uint8), Encoding("auto", 16))
+    assert isinstance(network, Impala)
+    assert isinstance(network.image, Board)
+    assert network(torch.zeros(3, 2, 24, 18, dtype=torch.uint8)).shape == (3, 2, 16)
+    grey = encoder_of(image(40, 50), Encoding("auto", 16))
+    assert isinstance(grey, Plain)
+    assert grey.image.shape == (1, 40, 50)
+    bright = torch.full((2, 40, 50), 255, dtype=torch.uint8)
+    assert grey.image(bright).unique().tolist() == [1]
+    assert grey(bright).shape == (2, 16)
+    small = encoder_of(spaces.Box(0, 8, (4, 16), np.uint8), Encoding("auto", 16))
+    assert small.features == 64
+    assert isinstance(encoder_of(image(24, 18), Encoding("mlp", 16)), FloatVector)
