@@ -26,7 +26,7 @@ from rookery.networks.encoders import (
     image_encoder,
     joined,
 )
-from rookery.networks.images import is_image
+from rookery.networks.images import has_images, is_image
 
 ONE_HOT_UP_TO = 64
 """Codes with more values are embedded by default."""
@@ -285,8 +285,10 @@ def entities_in(space: spaces.Space) -> int | None:
 
 def looks_like_entities(space: spaces.Space) -> bool:
     """Whether a group of arrays is taken for a set of entities: there are numbers [N, F] of each,
-    and everything else has the same N."""
+    everything else has the same N, and nothing is an image."""
     if not isinstance(space, spaces.Dict | spaces.Tuple) or entities_in(space) is None:
+        return False
+    if has_images(space):
         return False
     return any(isinstance(part, spaces.Box) for _, part in named_parts(space))
 

@@ -13,6 +13,7 @@ from rookery.networks.mixed import (
     Encoding,
     Entities,
     PartConfig,
+    Parts,
     embedding_size,
     encoder_of,
 )
@@ -249,3 +250,12 @@ def test_parts_are_told_as_json_and_come_back_the_same():
     assert from_values(to_values(config), {}) == config
     with pytest.raises(BadInput, match=r"net\.parts\..*reduce.*max.*mean.*keep"):
         resolve("ppo", "CartPole-v1", {"net": {"parts": '{"": {"reduce": "sum"}}'}})
+
+
+def test_boards_side_by_side_are_no_set_of_entities():
+    space = spaces.Dict(
+        board=spaces.Box(0, 8, (24, 18), np.uint8), mask=spaces.Box(0, 1, (24, 18), np.uint8)
+    )
+    encoder = encoder_of(space, Encoding("auto", 16))
+    assert isinstance(encoder, Parts)
+    assert encoder.features == 32
