@@ -11,6 +11,7 @@ from rookery.envs.normalize import statistics
 from rookery.envs.options import EnvOptions
 from rookery.envs.recall import register as _register_recall
 from rookery.envs.registry import register_env, registered
+from rookery.envs.remote.naming import turned
 from rookery.envs.stacking import frame_stack_of
 from rookery.envs.synthetic import register as _register_synthetic
 
@@ -34,4 +35,5 @@ __all__ = [
     "registered",
     "registered_envs",
     "statistics",
+    "turned",
 ]

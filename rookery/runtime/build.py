@@ -9,7 +9,7 @@ import torch
 
 from rookery.config import RunConfig
 from rookery.data.steps import Lanes
-from rookery.envs import make_env, pool_of, statistics
+from rookery.envs import make_env, pool_of, statistics, turned
 from rookery.errors import require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
@@ -51,9 +51,10 @@ def build(
     network_seed, memory_seed = seeds(config.seed, reducer.rank, step, 0)
     actors = actor_count(config)
     cores = cores_each(ranks.on_this_host(reducer))
-    env = make_env(
-        config.environment, config.env, num_envs=config.envs, threads=engine_threads(config, cores)
-    )
+    lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
+    threads = engine_threads(config, cores)
+    name = turned(config.environment, lanes.first)
+    env = make_env(name, config.env, num_envs=config.envs, threads=threads)
     # Actors on threads compute on one core each, and the learner on what they leave.
     left = max(1, cores - actors) if config.chosen_backend == "threads" else cores
     torch.set_num_threads(config.threads or useful_threads(spaces_of(env), left))
@@ -68,7 +69,6 @@ def build(
         assert isinstance(memory, Replay)
         return Built(parts, crew_of(parts, memory, actors, cores, step, tell))
     collection = share_of(algorithm.collection, reducer.rank, reducer.world)
-    lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
     actor_seeds = seeds(config.seed, reducer.rank, step, 1)
     actor = Actor(env, algorithm, collection, device, *actor_seeds, lanes, pool_of(env))
     serial = Serial(parts, memory, actor)
@@ -108,11 +108,12 @@ def crew_of(
 
     def make_actor(number: int, restart: int) -> Actor:
         env, device = parts.env, devices[number % len(devices)]
+        lanes = Lanes(number * config.envs, config.envs, actors * config.envs)
         if number or restart:
-            env = make_env(config.environment, config.env, num_envs=config.envs, threads=threads)
+            name = turned(config.environment, lanes.first)
+            env = make_env(name, config.env, num_envs=config.envs, threads=threads)
         algorithm = make_algorithm(config, spaces_of(env), device)
         algorithm.network.to(device)
-        lanes = Lanes(number * config.envs, config.envs, actors * config.envs)
         own = seeds(config.seed, number, step, 1 + restart)
         collection = algorithm.collection
         return Actor(env, algorithm, collection, device, *own, lanes, pool_of(env), turn)

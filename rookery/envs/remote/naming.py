@@ -44,6 +44,17 @@ def refuse_inner_options(name: str, options: EnvOptions) -> None:
             )
 
 
+def turned(name: str, first: int) -> str:
+    """The name for an actor whose environments begin with number `first` of all actors': its
+    addresses begin where that one belongs, so that actors with fewer environments than there
+    are servers do not all go to the same ones."""
+    if not is_served(name):
+        return name
+    found = name.split(",")
+    at = first % len(found)
+    return ",".join(found[at:] + found[:at])
+
+
 def even_shares(lanes: int, servers: int) -> list[int]:
     """How many of the lanes each server runs; the first ones have one more."""
     return [lanes // servers + (i < lanes % servers) for i in range(servers)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from rookery.algorithms.base import Algorithm, Collection, Spaces
 from rookery.config import RunConfig
 from rookery.data.steps import Batch, Lanes, Segment
-from rookery.envs import make_env, pool_of, register_env, statistics
+from rookery.envs import make_env, pool_of, register_env, statistics, turned
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Alone, Reducer, Torch
@@ -104,7 +104,8 @@ class ActorRole(Role):
         names = config.act_device.split(",")
         device = device_of(names[number % len(names)])
         threads = config.threads or max(1, math.ceil(config.ray.actor_cpus))
-        env = make_env(config.environment, config.env, num_envs=config.envs, threads=threads)
+        name = turned(config.environment, number * config.envs)
+        env = make_env(name, config.env, num_envs=config.envs, threads=threads)
         torch.set_num_threads(config.threads or useful_threads(spaces_of(env), threads))
         algorithm = make_algorithm(config, spaces_of(env), device)
         algorithm.network.to(device)
