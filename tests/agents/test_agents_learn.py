@@ -47,6 +47,7 @@ def test_ppo_solves_cartpole_for_five_seeds(seed, tmp_path):
         ("ppo", "Pendulum-v1", -200),
         ("ppo", "Acrobot-v1", -90),
         ("ppo", "rookery/MaskedCartPole-v1", 475),
+        ("ppo", "rookery/GroupedTetris-v0", 1_000),
         ("vpg", "CartPole-v1", 475),
         ("vpg", "Acrobot-v1", -100),
         ("dqn", "CartPole-v1", 475),
