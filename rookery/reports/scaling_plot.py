@@ -28,11 +28,18 @@ def draw(folder: Path) -> Path | None:
     for axes, (name, rows) in zip(panels, studies.items(), strict=True):
         panel(axes, name, rows, told.get("reference"))
     cores = "1 core" if told["cores"] == 1 else f"{told['cores']} cores"
-    figure.suptitle(f"{told['algorithm']} on {told['environment']}: {told['backend']}, {cores}")
+    environment = shortened(told["environment"])
+    figure.suptitle(f"{told['algorithm']} on {environment}: {told['backend']}, {cores}")
     picture = folder / "scaling.png"
     with writing(picture):
         figure.savefig(picture, dpi=130)
     return picture
+
+
+def shortened(environment: str) -> str:
+    """A name of many addresses by the first of them."""
+    first, *others = environment.split(",")
+    return f"{first} and {len(others)} more" if others else first
 
 
 def panel(axes: Any, study: str, rows: Rows, reference: Mapping[str, Any] | None) -> None:

@@ -100,6 +100,11 @@ def test_each_study_has_its_panel(tmp_path, figures):
     assert [title.split()[0] for title in titles] == ["weak", "strong"]
 
 
+def test_many_addresses_do_not_fill_the_title():
+    assert scaling_plot.shortened("Foo-v1") == "Foo-v1"
+    assert scaling_plot.shortened("tcp://a:1,tcp://b:2,tcp://c:3") == "tcp://a:1 and 2 more"
+
+
 def test_without_a_speed_there_is_no_picture(tmp_path):
     study(tmp_path, weak=[{"label": "1-8", "actors": 1, "predicted": None}])
     assert scaling_plot.draw(tmp_path) is None
