@@ -1,5 +1,6 @@
 """The examples do what they say."""
 
+import contextlib
 import json
 import os
 import signal
@@ -164,6 +165,7 @@ def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, numb
     pytest.importorskip("zmq")
     command = nes(pretended_games, "--serve-only")
     script = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    servers = []
     try:
         assert script.stdout.readline().startswith("serving tcp://127.0.0.1:")
         servers = children(script.pid)
@@ -175,6 +177,9 @@ def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, numb
         script.kill()
         script.wait()
         script.stdout.close()
+        for pid in servers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_server_that_cannot_start_is_told(pretended_games, monkeypatch):
