@@ -148,7 +148,7 @@ def described_options(options: Any) -> dict[str, dict[str, Any]]:
     """The environment's options: those that whoever plays has to see to, and those that the
     policy sees to itself."""
     given = to_dict(options)
-    training = {"one_life", "reward_gamma", "check_bounds"}
+    training = {"one_life", "reward_gamma", "check_bounds", "remote"}
     inside = {"frame_stack", "clip_reward", "normalize_obs", "normalize_reward"}
     return {
         "options": {k: v for k, v in given.items() if k not in inside | training},
