@@ -1,7 +1,7 @@
 """Served environments beside the same ones in this process.
 
     python benchmarks/served.py overhead   16 x 84x84x4 bytes a step, nothing else
-    python benchmarks/served.py atari      16 x ALE/Pong-v5, random actions
+    python benchmarks/served.py atari      16 x ALE/Pong-v5 in stacks of 4, random actions
     python benchmarks/served.py lunar      PPO on 8 x LunarLander-v3, the whole training loop
 
 In the first two both sides take turns; medians are printed.
@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 
 import rookery
-from rookery.envs import make_env
+from rookery.envs import EnvOptions, make_env
 
 HERE = Path(__file__).parent
 LUNAR: dict[str, Any] = {
@@ -80,11 +80,16 @@ def step_times(env: Any, steps: int) -> list[float]:
     return times
 
 
-def by_turns(name: str, rounds: int, steps: int) -> tuple[list[float], list[float]]:
-    """Seconds a step, in this process and behind a server, by turns after a warm-up."""
+def by_turns(name: str, rounds: int, steps: int, stack: int = 1) -> tuple[list[float], list[float]]:
+    """Seconds a step, in this process and behind a server, by turns after a warm-up.
+
+    Stacks are made in this process on both sides, so that each frame is sent once.
+    """
     sys.path.insert(0, str(HERE))
-    with server(name, "--envs", "16") as address:
-        envs = [make_env(where, num_envs=16) for where in (name, address)]
+    options = EnvOptions(frame_stack=stack)
+    with server(name, "--envs", "16", "--env.frame_stack", "1") as address:
+        envs = [make_env(where, options, num_envs=16) for where in (name, address)]
+        assert envs[0].observation_space == envs[1].observation_space
         times: list[list[float]] = [[], []]
         for env in envs:
             env.reset(seed=0)
@@ -108,7 +113,7 @@ def overhead(rounds: int) -> None:
 def atari(rounds: int) -> None:
     """Steps a second of 16 games."""
     steps = 40
-    here, there = by_turns("ALE/Pong-v5", rounds, steps)
+    here, there = by_turns("ALE/Pong-v5", rounds, steps, stack=4)
     speeds = [
         [16 * steps / sum(times[i : i + steps]) for i in range(0, len(times), steps)]
         for times in (here, there)
