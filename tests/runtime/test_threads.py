@@ -102,6 +102,9 @@ class Puppet:
     def take_steps(self):
         return 5
 
+    def take_notices(self):
+        return []
+
     def take_episodes(self):
         return [(1.0, 5)]
 
