@@ -67,7 +67,7 @@ def serve(name: str, options: Options) -> None:
     from rookery_server.serving import Place, run
 
     place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
-    run(maker(name, options.env, options.threads), name, place.checked(), tell)
+    run(maker(name, options.env, options.threads), name, place, tell)
 
 
 def make(folder: str) -> None:
