@@ -125,6 +125,11 @@ class Algorithm(Protocol):
         """What a batch, or a part of one, costs, given the statistics of the whole."""
         ...
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether `stop` can say yes."""
+        return False
+
     def stop(self, metrics: dict[str, float]) -> bool:
         """Whether to leave off learning from this memory's content before this update."""
         return False

@@ -157,5 +157,9 @@ class PPO(Algorithm):
             }
         return Loss(total, metrics)
 
+    @property
+    def may_stop(self) -> bool:
+        return self.config.max_kl is not None
+
     def stop(self, metrics: dict[str, float]) -> bool:
         return self.config.max_kl is not None and metrics["kl"] > self.config.max_kl

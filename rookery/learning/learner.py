@@ -87,12 +87,12 @@ class Learner:
         self.input_bytes: int | None = None
         """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
-        self.at_once: Callable[[Batch, Tensor], Tensor | None] = self.whole_gradient
+        self.at_once: Callable[[Batch], Tensor | None] = self.whole_gradient
         if not compile:
             self.accumulate = recorded(self.add_gradient, device, self.modules)
             self.at_once = recorded(self.whole_gradient, device, self.modules)
-        never_stops = type(algorithm).stop is Algorithm.stop
-        self.in_one_piece = reducer.world == 1 and config.micro_batches == 1 and never_stops
+        whole = reducer.world == 1 and config.micro_batches == 1
+        self.in_one_piece = whole and not algorithm.may_stop
         """Whether nothing comes between an update's gradient and its step."""
         self.share_weights()
 
@@ -119,12 +119,12 @@ class Learner:
         start, reduced = time.perf_counter(), self.reduce_s
         if self.input_bytes is None:
             self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
-        statistics = self.algorithm.statistics(batch)
         if self.in_one_piece:
-            outcome = Outcome(False, self.at_once(batch, statistics))
+            outcome = Outcome(False, self.at_once(batch))
             self.step_optimizer()
             self.learn_s += time.perf_counter() - start
             return outcome
+        statistics = self.algorithm.statistics(batch)
         self.reduce(self.reducer.sum, statistics)
         self.flat.buffer.zero_()
         priorities = [
@@ -155,8 +155,9 @@ class Learner:
         self.flat.spare[: len(values)].add_(values)
         return loss.priorities
 
-    def whole_gradient(self, batch: Batch, statistics: Tensor) -> Tensor | None:
+    def whole_gradient(self, batch: Batch) -> Tensor | None:
         """The clipped gradient of a batch that is neither cut nor shared out."""
+        statistics = self.algorithm.statistics(batch)
         self.flat.buffer.zero_()
         priorities = self.add_gradient(batch, statistics)
         self.clip_gradient(statistics)

@@ -8,6 +8,7 @@ from rookery.config import resolve
 from rookery.learning.reduce import Alone
 from rookery.runtime.build import build
 
+KL = {"rollout_steps": 16, "max_kl": 100.0}
 REPLAY = {"capacity": 2_000, "warm_up": 50, "samples_per_insert": 4, "target_period": 3}
 
 
@@ -34,6 +35,7 @@ def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
         ("dqn", {"activation": "tanh"}, REPLAY | {"alpha": 0.6, "n_step": 3, "target_tau": 0.01}),
         ("dqn", {}, REPLAY | {"atoms": 11, "dueling": True}),
         ("apex", {}, REPLAY | {"rollout_steps": 4}),
+        ("ppo", {}, {"rollout_steps": 16}),
     ],
 )
 def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
@@ -48,7 +50,7 @@ def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
 
 @pytest.mark.parametrize(
     ("algorithm", "parts", "algo"),
-    [("dqn", 2, REPLAY), ("ppo", 1, {"rollout_steps": 16}), ("ppo", 3, {"rollout_steps": 16})],
+    [("dqn", 2, REPLAY), ("ppo", 1, KL), ("ppo", 3, {"rollout_steps": 16})],
 )
 def test_gradients_added_from_recordings_are_the_same(algorithm, parts, algo):
     rounds = 60 if algorithm == "dqn" else 4
