@@ -51,7 +51,18 @@ class Image(nn.Module):
             x = x.unsqueeze(1)
         elif not self.channels_first:
             x = x.permute(0, 3, 1, 2)
-        return x.to(torch.float32, memory_format=torch.channels_last).mul_(self.scale)
+        return channels_last(x).mul_(self.scale)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images [N, C, H, W] as floats in channels-last memory."""
+    if x.stride(1) == 1 or torch.compiler.is_compiling():
+        return x.to(torch.float32, memory_format=torch.channels_last)
+    # Channel by channel: a fifth of the time that torch takes for all of them at once.
+    floats = torch.empty(x.shape, device=x.device, memory_format=torch.channels_last)
+    for channel in range(x.shape[1]):
+        floats[:, channel] = x[:, channel]
+    return floats
 
 
 class Board(nn.Module):
