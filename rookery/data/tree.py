@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
     return tree_map(lambda x: x[:, index], tree)
 
 
-def tree_split(tree: Tree, parts: int, axis: int) -> list[Tree]:
+def tree_split(tree: Tree, parts: int, axis: int) -> Sequence[Tree]:
     """So many equal parts along an axis of every leaf."""
     if isinstance(tree, dict):
         columns = [tree_split(branch, parts, axis) for branch in tree.values()]
@@ -52,10 +52,10 @@ def tree_split(tree: Tree, parts: int, axis: int) -> list[Tree]:
     if isinstance(tree, tuple):
         rows = side_by_side([tree_split(branch, parts, axis) for branch in tree], parts)
         return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
-    return list(tree.split(tree.shape[axis] // parts, axis))
+    return tree.chunk(parts, axis)
 
 
-def side_by_side(columns: list[list[Tree]], parts: int) -> list[tuple[Tree, ...]]:
+def side_by_side(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:
     """What the columns hold side by side; without a column, nothing, so many times."""
     return list(zip(*columns, strict=True)) if columns else [()] * parts
 

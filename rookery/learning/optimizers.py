@@ -32,6 +32,7 @@ class Adam:
 
     def __init__(self, values: Tensor, learning_rate: float, epsilon: float):
         self.values = values
+        self.detached = values.detach()
         self.learning_rate = learning_rate
         self.epsilon = epsilon
         self.state = {
@@ -40,14 +41,13 @@ class Adam:
             "square": torch.zeros_like(values),
         }
 
-    @torch.no_grad()
     def step(self) -> None:
         grad = self.values.grad
         assert grad is not None
         self.state["step"].add_(1)
         # One pass over memory instead of seven; what torch.optim.Adam(fused=True) calls.
         torch._fused_adam_(
-            [self.values],
+            [self.detached],
             [grad],
             [self.state["mean"]],
             [self.state["square"]],

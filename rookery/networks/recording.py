@@ -8,15 +8,15 @@ then on run as one TorchScript call: the same operations in the same order on th
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from rookery.networks.script import Call, Slot, script
 
 REFUSED = {
     torch.Tag.data_dependent_output: "reads a value",
@@ -31,29 +31,11 @@ MAX_KINDS = 8
 MAX_BYTES = 16 << 20
 """Of larger inputs the bookkeeping is a small share, and recording keeps every result alive."""
 TOLERANCE = 1e-4
-TRACING = threading.Lock()
-"""Held while TorchScript traces, which one thread at a time may do."""
 
 Kind = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 """Shape, strides and type of every input: calls of one kind do the same operations."""
 Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 """What tells tensors apart while all of them are alive."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Stands for a tensor in a recorded call."""
-
-    index: int
-
-
-class Call(NamedTuple):
-    """One operation: its arguments, with slots for tensors, and the slots of its results."""
-
-    operation: Callable[..., Any]
-    args: Any
-    kwargs: dict[str, Any]
-    results: Any
 
 
 def place(tensor: Tensor) -> Place:
@@ -115,6 +97,10 @@ class Recorder(TorchDispatchMode):
         """By slot."""
         self.inputs: list[Slot] = []
         """What the calls need and do not make: the inputs given, then those met on the way."""
+        self.fixed: set[Slot] = set()
+        """Inputs that were met on the way: the same tensors every time."""
+        self.views: list[Call] = []
+        """Other ways to see them, taken once."""
         self.slots: dict[Place, Slot] = {}
         self.refused: str | None = None
         for tensor in inputs:
@@ -138,6 +124,7 @@ class Recorder(TorchDispatchMode):
         if slot is None:
             slot = self.new_slot(tensor)
             self.inputs.append(slot)
+            self.fixed.add(slot)
         return slot
 
     def __torch_dispatch__(
@@ -147,37 +134,19 @@ class Recorder(TorchDispatchMode):
         self.refused = self.refused or refusal(operation, args)
         if self.refused:
             return operation(*args, **kwargs)
-        # TorchScript does not take true and false for numbers.
-        args = tuple(
-            int(x) if isinstance(x, bool) and str(named.type) != "bool" else x
-            for x, named in zip(args, operation._schema.arguments, strict=False)
-        )
         results = operation(*args, **kwargs)
         if operation.is_view and all(place(x) in self.slots for x in leaves(results, Tensor)):
             # Seen that way before: a transposed transpose, a detached tensor, a slice taken twice.
             return results
         slots = replaced(args, Tensor, self.slot_of), replaced(kwargs, Tensor, self.slot_of)
-        self.calls.append(Call(operation, *slots, replaced(results, Tensor, self.new_slot)))
+        call = Call(operation, *slots, replaced(results, Tensor, self.new_slot))
+        if operation.is_view and self.fixed.issuperset(leaves(slots, Slot)):
+            self.views.append(call)
+            self.fixed.update(leaves(call.results, Slot))
+            self.inputs += leaves(call.results, Slot)
+        else:
+            self.calls.append(call)
         return results
-
-    def script(self, outputs: Sequence[Slot]) -> Callable[..., tuple[Tensor, ...]]:
-        """What was recorded, as one function of its inputs."""
-        inputs, calls = self.inputs, self.calls
-
-        def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-            values = dict(zip(inputs, tensors, strict=True))
-            for call in calls:
-                args, kwargs = replaced((call.args, call.kwargs), Slot, values.__getitem__)
-                results = call.operation(*args, **kwargs)
-                made = zip(leaves(call.results, Slot), leaves(results, Tensor), strict=True)
-                values.update(made)
-            return tuple(values[slot] for slot in outputs)
-
-        # Clones: tracing runs the calls, and some of them write into their inputs.
-        examples = tuple(self.tensors[slot.index].detach().clone() for slot in inputs)
-        with TRACING, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.jit.trace(run, examples, check_trace=False)
 
 
 class Recording:
@@ -186,22 +155,31 @@ class Recording:
     def __init__(self, recorder: Recorder, result: Any, given: int, modules: Sequence[nn.Module]):
         self.result = replaced(result, Tensor, recorder.slot_of)
         self.outputs: list[Slot] = leaves(self.result, Slot)
-        self.run = recorder.script(self.outputs)
-        self.met = [recorder.tensors[slot.index].detach() for slot in recorder.inputs[given:]]
+        self.run = script(recorder.inputs, recorder.calls, self.outputs)
+        self.slots = recorder.inputs[given:]
+        self.met = [recorder.tensors[slot.index].detach() for slot in self.slots]
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
         self.names = [names.get(place(tensor)) for tensor in self.met]
+        self.views = recorder.views
+        self.modules = tuple(modules)
         self.anchors = anchors(modules)
         self.trusted = False
 
     def follow(self, modules: Sequence[nn.Module]) -> None:
         """Use the tensors of these modules from now on, where some were exchanged or moved."""
-        found = anchors(modules)
-        if found != self.anchors:
-            tensors = named_tensors(modules)
-            for index, name in enumerate(self.names):
-                if name is not None:
-                    self.met[index] = tensors[name].detach()
-            self.anchors = found
+        if all(map(is_, modules, self.modules)) and all(x.stays() for x in self.anchors):
+            return
+        tensors = named_tensors(modules)
+        values = {
+            slot: tensor if name is None else tensors[name].detach()
+            for slot, tensor, name in zip(self.slots, self.met, self.names, strict=True)
+        }
+        for call in self.views:
+            args, kwargs = replaced((call.args, call.kwargs), Slot, values.__getitem__)
+            results = leaves(call.operation(*args, **kwargs), Tensor)
+            values.update(zip(leaves(call.results, Slot), results, strict=True))
+        self.met = list(values.values())
+        self.modules, self.anchors = tuple(modules), anchors(modules)
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
@@ -242,13 +220,20 @@ def close(ours: Tensor, theirs: Tensor) -> bool:
     return torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)
 
 
-def anchors(modules: Sequence[nn.Module]) -> list[int]:
-    """Where the parameters of each module start in memory: they move together if at all."""
-    return [
-        first.data_ptr()
-        for first in (next(x.parameters(), None) for x in modules)
-        if first is not None
-    ]
+class Anchor(NamedTuple):
+    """A parameter and where it was."""
+
+    tensor: Tensor
+    address: int
+
+    def stays(self) -> bool:
+        return self.tensor.data_ptr() == self.address
+
+
+def anchors(modules: Sequence[nn.Module]) -> list[Anchor]:
+    """The first parameter of each module: they move together if at all."""
+    first = (next(module.parameters(), None) for module in modules)
+    return [Anchor(x, x.data_ptr()) for x in first if x is not None]
 
 
 def named_tensors(modules: Sequence[nn.Module]) -> dict[tuple[int, str], Tensor]:

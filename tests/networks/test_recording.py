@@ -208,7 +208,7 @@ def test_a_recording_that_disagrees_is_not_used():
 
 
 def test_operations_that_a_recording_loses_are_noticed():
-    """TorchScript's tracer drops operations without results."""
+    """TorchScript drops operations without results."""
     values, mean, square, step = torch.ones(3), torch.zeros(3), torch.zeros(3), torch.zeros(())
 
     def adam():
