@@ -283,7 +283,7 @@ class Replay:
         self.drawn += size
         if self.device.type != "cpu":
             steps, state = tree_map(lambda x: x.to(self.device), (steps, state))
-        weights = torch.as_tensor(weight / weight.max(), dtype=torch.float32, device=self.device)
+        weights = torch.from_numpy((weight / weight.max()).astype(np.float32)).to(self.device)
         return Batch(steps, state, torch.from_numpy(row * self.ring.lanes + lane), weights)
 
     def draw(self, count: int) -> tuple[Indices, Indices, Floats]:

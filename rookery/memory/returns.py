@@ -62,8 +62,7 @@ def n_step(reward: Any, discount: Any, mask: Any, gamma: float, n: int) -> NStep
     episode terminated. On a masked row itself the sum is empty.
     """
     count = len(mask) - n
-    playing = mask[:count] * 0 + 1
-    factor, total, last = playing * 1.0, playing * 0.0, playing * 0
+    playing, factor, total, last = 1.0, 1.0, 0.0, 0.0
     for k in range(n):
         rows = slice(k, k + count)
         playing = playing * mask[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,6 @@ MEMORY_FORMATS = {
     torch.channels_last_3d: 3,
 }
 """As TorchScript has them."""
-NUMBERS = (bool, int, float)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def script(
     whole = builder.node("prim::TupleConstruct", values, 1)
     whole.output().setType(torch._C.TupleType([value.type() for value in values]))
     builder.graph.registerOutput(whole.output())
-    return torch._C._create_function_from_graph("run", builder.graph)
+    return partial(torch._C._create_function_from_graph("run", builder.graph), 1.0)
 
 
 class Builder:
@@ -57,6 +57,9 @@ class Builder:
     def __init__(self) -> None:
         self.graph: Any = torch._C.Graph()
         self.values: dict[Slot, Any] = {}
+        self.one = self.graph.addInput("one")
+        self.one.setType(torch._C.FloatType.get())
+        """A factor that is not known to be 1 before the graph is run."""
 
     def node(self, kind: str, inputs: Sequence[Any], outputs: int) -> Any:
         """A node that follows those there are."""
@@ -65,10 +68,14 @@ class Builder:
     def add(self, call: Call) -> None:
         """Add an operation."""
         schema = call.operation._schema
-        given = list(call.args)
-        for argument in schema.arguments[len(given) :]:
-            given.append(call.kwargs.get(argument.name, argument.default_value))
+        rest = schema.arguments[len(call.args) :]
+        given = [*call.args, *(call.kwargs.get(a.name, a.default_value) for a in rest)]
         inputs = [self.value(x, a.type) for x, a in zip(given, schema.arguments, strict=True)]
+        if schema.name == "aten::addmm":
+            # With factors known to be 1, TorchScript makes two slower operations of it.
+            inputs[3:] = [
+                self.one if x == 1 else v for x, v in zip(given[3:], inputs[3:], strict=True)
+            ]
         count = len(schema.returns)
         results = call.results if count > 1 else [call.results][:count]
         node = self.node(schema.name, inputs, count)
@@ -84,14 +91,17 @@ class Builder:
         """What stands for an argument of this kind in the graph."""
         if isinstance(given, Slot):
             return self.values[given]
-        if isinstance(given, list | tuple) and not all(
-            isinstance(x, NUMBERS) for x in given or "-"
-        ):
+        if isinstance(given, list | tuple) and not is_numbers(given):
             kind = kind.getElementType() if kind.kind() == "OptionalType" else kind
             made = self.node("prim::ListConstruct", [self.value(x, kind) for x in given], 1)
             made.output().setType(kind)
             return made.output()
         return self.graph.insertConstant(constant(given, str(kind)))
+
+
+def is_numbers(given: Sequence[Any]) -> bool:
+    """Whether there is something, and all of it numbers."""
+    return bool(given) and all(isinstance(x, bool | int | float) for x in given)
 
 
 def constant(given: Any, kind: str) -> Any:
