@@ -1,10 +1,11 @@
-"""The server: one ROUTER socket, one thread, requests one after the other."""
+"""The server: one thread, requests one after the other."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
 import signal
+import socket as sockets
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -14,7 +15,9 @@ from zmq.utils.monitor import recv_monitor_message
 from rookery_server.errors import Unusable
 from rookery_server.host import Host, Make, Peer
 from rookery_server.keys import lock
+from rookery_server.lines import Lines
 from rookery_server.sockets import NOBLOCK, prepare, receive_frames, send_frames
+from rookery_server.zmtp import prepare as prepare_plain
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
@@ -62,10 +65,11 @@ def is_loopback(address: str) -> bool:
 def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> None:
     """Serve until interrupted or terminated."""
     host = Host(make, name, place.checked().envs, place.silence, tell)
-    with opened(place, host.max_request_bytes) as (socket, address), terminable():
+    plain = place.keys is None and hasattr(sockets.socket, "sendmsg")
+    with (listening if plain else locked)(place, host) as (serve, address), terminable():
         tell(f"serving {name} at {address}, at most {place.envs} environments")
         try:
-            serve(host, socket, keys=place.keys is not None)
+            serve()
         except KeyboardInterrupt:
             tell("ends")
         finally:
@@ -73,19 +77,39 @@ def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> Non
 
 
 @contextlib.contextmanager
-def opened(place: Place, most_bytes: int) -> Iterator[tuple[zmq.Socket, str]]:
-    """The bound socket and its address."""
+def listening(place: Place, host: Host) -> Iterator[tuple[Callable[[], None], str]]:
+    """What serves over plain sockets, and its address."""
+    kind = sockets.AF_INET6 if ":" in place.bind else sockets.AF_INET
+    listener = sockets.socket(kind, sockets.SOCK_STREAM)
+    lines = Lines(host, listener, HARD_LIMIT * host.max_request_bytes)
+    try:
+        prepare_plain(listener)
+        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        try:
+            listener.bind((place.bind.strip("[]"), place.port))
+            listener.listen()
+        except OSError as error:
+            raise cannot_listen(place, error) from error
+        yield lines.serve, f"tcp://{written(place.bind)}:{listener.getsockname()[1]}"
+    finally:
+        lines.close()
+
+
+@contextlib.contextmanager
+def locked(place: Place, host: Host) -> Iterator[tuple[Callable[[], None], str]]:
+    """What serves over a ROUTER of libzmq, with keys where there are some, and its address."""
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     doorman = None
     try:
         prepare(socket)
-        socket.maxmsgsize = HARD_LIMIT * most_bytes
+        socket.maxmsgsize = HARD_LIMIT * host.max_request_bytes
         socket.sndhwm = socket.rcvhwm = QUEUED
         socket.ipv6 = ":" in place.bind
         if place.keys:
             doorman = lock(socket, context, place.keys)
-        yield socket, bound(socket, place)
+        address = bound(socket, place)
+        yield lambda: serve(host, socket, keys=doorman is not None), address
     finally:
         socket.close()
         if doorman is not None:
@@ -95,12 +119,21 @@ def opened(place: Place, most_bytes: int) -> Iterator[tuple[zmq.Socket, str]]:
 
 def bound(socket: zmq.Socket, place: Place) -> str:
     """Bind, to any free port for 0; the address."""
-    host = f"[{place.bind.strip('[]')}]" if ":" in place.bind else place.bind
     try:
-        socket.bind(f"tcp://{host}:{place.port or '*'}")
+        socket.bind(f"tcp://{written(place.bind)}:{place.port or '*'}")
     except zmq.ZMQError as error:
-        raise Unusable(f"cannot listen on {host}:{place.port}: {error}") from error
+        raise cannot_listen(place, error) from error
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def written(host: str) -> str:
+    """A host as it stands in an address."""
+    return f"[{host.strip('[]')}]" if ":" in host else host
+
+
+def cannot_listen(place: Place, error: Exception) -> Unusable:
+    """What to say where a port cannot be had."""
+    return Unusable(f"cannot listen on {written(place.bind)}:{place.port}: {error}")
 
 
 def serve(host: Host, socket: zmq.Socket, keys: bool) -> None:

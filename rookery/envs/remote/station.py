@@ -128,8 +128,7 @@ class Station:
                 return
             self._ask_for_room()
         try:
-            self.link.look_at_connection()
-            message = self.link.take()
+            message = self.link.look()
             if message is None:
                 return
             if self.greeted:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import zmq
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from rookery_server.spaces import leaves, nested
@@ -53,7 +52,6 @@ class Served(VectorEnv[Any, Any, Any]):
         self.infos = tuple(infos)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array"]}
         self._notices: list[str] = []
-        self._context = zmq.Context()
         self.stations: list[Station] = []
         try:
             self._begin(servers)
@@ -70,7 +68,7 @@ class Served(VectorEnv[Any, Any, Any]):
                     "infos": list(self.infos),
                     "render": self.render_mode is not None,
                 }
-                link = Link(self._context, address, self.options, wishes)
+                link = Link(address, self.options, wishes)
                 self.stations.append(
                     Station(link, slice(first, first + count), self._notices.append)
                 )
@@ -138,7 +136,6 @@ class Served(VectorEnv[Any, Any, Any]):
         """End the sessions."""
         for station in self.stations:
             station.link.close()
-        self._context.term()
 
     def _observations(self) -> Any:
         columns = zip(*(station.obs for station in self.stations), strict=True)
