@@ -12,8 +12,6 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from rookery_server.sockets import BUFFER_BYTES
-
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 GREETING = SIGNATURE + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 MECHANISM = slice(12, 32)
@@ -41,8 +39,6 @@ class Closed(Exception):
 def prepare(socket: sockets.socket) -> None:
     """Settings of every socket, before it is connected or listens."""
     socket.setblocking(False)
-    for option in (sockets.SO_SNDBUF, sockets.SO_RCVBUF):
-        socket.setsockopt(sockets.SOL_SOCKET, option, BUFFER_BYTES)
     socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
 
 
@@ -172,12 +168,12 @@ class Inbox:
         if there < 2:
             return False
         flags, size, first = self._chunk[start], self._chunk[start + 1], start + 2
+        self._check(flags)
         if flags & LONG:
             if there < 9:
                 return False
             (size,) = struct.unpack_from(">Q", self._chunk, start + 1)
             first = start + 9
-        self._check(flags, size)
         if size <= SMALL_BYTES:
             if self._end - first < size:
                 return False
@@ -190,6 +186,8 @@ class Inbox:
                 self._note(size)
                 self._frames.append(body_bytes)
             return True
+        if flags & COMMAND:
+            raise Violation(f"a command of {size} bytes")
         self._note(size)
         self._flags = flags
         self._body = np.empty(size, np.uint8).data
@@ -213,11 +211,9 @@ class Inbox:
         self.greeted = True
         return True
 
-    def _check(self, flags: int, size: int) -> None:
+    def _check(self, flags: int) -> None:
         if flags & ~(MORE | LONG | COMMAND) or (flags & COMMAND and flags & MORE):
             raise Violation(f"there are no frames with the flags {flags}")
-        if flags & COMMAND and size > SMALL_BYTES:
-            raise Violation(f"a command of {size} bytes")
         if not flags & COMMAND and self.peer is None:
             raise Violation("a message before the peer said what it is")
 
