@@ -64,7 +64,8 @@ def values(network: ActorCritic, segment: Segment) -> Tensor:
 def moments(values: Tensor, mask: Tensor) -> Tensor:
     """Count, sum and sum of squares of the unmasked values, [3] in double precision."""
     masked = (values * mask).double()
-    return torch.stack([mask.double().sum(), masked.sum(), masked.square().sum()])
+    count = mask.sum(dtype=torch.float64)
+    return torch.stack([count, masked.sum(), masked.square().sum()])
 
 
 def standardise(values: Tensor, moments: Tensor, centre: bool = True, scale: bool = True) -> Tensor:
@@ -72,7 +73,9 @@ def standardise(values: Tensor, moments: Tensor, centre: bool = True, scale: boo
     count, total, squares = moments.unbind()
     count = count.clamp(min=1)
     mean = total / count
+    if centre:
+        values = values - mean
     if scale:
-        deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-        return (values - mean.float() * centre) / (deviation.float() + 1e-8)
-    return values - mean.float() if centre else values
+        variance = torch.addcmul(squares / count, mean, mean, value=-1)
+        values = values / (variance.clamp(min=0).sqrt() + 1e-8)
+    return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
@@ -61,15 +62,22 @@ class PPOConfig(OptimizerConfig):
             require(value >= 0, f"algo.{name} must be 0 or more, got {value}")
 
 
-def clipped_objective(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The pessimistic surrogate min(r A, clip(r) A), to be raised; any shape."""
-    ratio = log_ratio.exp()
-    return torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+def clipped_objective(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The pessimistic surrogate min(r A, clip(r) A), to be raised; any shape.
+
+    Where the clipped term is less than the other it does not depend on the ratio, so that it needs
+    no gradient; where they are equal, they have the same.
+    """
+    free = ratio * advantage
+    with torch.no_grad():
+        held = ratio.clamp(1 - clip, 1 + clip) * advantage
+        moves = free <= held
+    return torch.where(moves, free, held)
 
 
 def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
     """Half the squared error, the worse of the value's and the clipped value's; any shape."""
-    error = (value - target).square()
+    error = F.mse_loss(value, target, reduction="none")
     if clip is not None:
         near = old + (value - old).clamp(-clip, clip)
         error = torch.max(error, (near - target).square())
@@ -132,7 +140,7 @@ class PPO(Algorithm):
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         steps, config = batch.steps, self.config
-        scale = steps.mask / statistics[0].clamp(min=1).float()
+        scale = steps.mask / statistics[0].clamp(min=1)
         advantage = steps.extra["advantage"]
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)
@@ -140,20 +148,23 @@ class PPO(Algorithm):
         params, value = self.network(steps.obs, batch.state, reset)
         log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
         log_ratio = log_prob - steps.extra["log_prob"]
-        gain = (clipped_objective(log_ratio, advantage, config.clip) * scale).sum()
+        ratio = log_ratio.exp()
+        gain = (clipped_objective(ratio, advantage, config.clip) * scale).sum()
         old = steps.extra["value"]
         target = old + steps.extra["advantage"]
         error = (value_error(value, old, target, config.value_clip) * scale).sum()
         entropy = (entropies * scale).sum()
-        total = config.value_coef * error - gain - config.entropy_coef * entropy
+        total = config.value_coef * error - gain
+        if config.entropy_coef:
+            total = total - config.entropy_coef * entropy
         with torch.no_grad():
-            ratio = log_ratio.exp()
+            change = ratio - 1
             metrics = {
                 "policy_loss": -gain,
                 "value_loss": error,
                 "entropy": entropy,
-                "kl": ((ratio - 1 - log_ratio) * scale).sum(),
-                "clip_fraction": (((ratio - 1).abs() > config.clip) * scale).sum(),
+                "kl": ((change - log_ratio) * scale).sum(),
+                "clip_fraction": ((change.abs() > config.clip) * scale).sum(),
             }
         return Loss(total, metrics)
 

@@ -117,7 +117,7 @@ class VPG(Algorithm):
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         steps, config = batch.steps, self.config
-        scale = steps.mask / statistics[0].clamp(min=1).float()
+        scale = steps.mask / statistics[0].clamp(min=1)
         advantage = standardise(
             steps.extra["advantage"],
             statistics,

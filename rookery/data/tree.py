@@ -45,14 +45,14 @@ def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
 
 
 def tree_split(tree: Tree, parts: int, axis: int) -> Sequence[Tree]:
-    """So many equal parts along an axis of every leaf."""
+    """So many parts, as equal as can be, along an axis of every leaf."""
     if isinstance(tree, dict):
         columns = [tree_split(branch, parts, axis) for branch in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in side_by_side(columns, parts)]
     if isinstance(tree, tuple):
         rows = side_by_side([tree_split(branch, parts, axis) for branch in tree], parts)
         return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
-    return tree.chunk(parts, axis)
+    return tree.tensor_split(parts, axis)
 
 
 def side_by_side(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
-from rookery.data.tree import Tree, flatten_time, map_batch, tree_map
+from rookery.data.tree import Tree, flatten_time, map_batch, tree_leaves, tree_map, tree_split
+
+SMALL_BYTES = 16 << 20
+"""Rows up to this size are shuffled all at once; of larger ones a second copy would be felt."""
 
 
 class Rollout:
@@ -40,8 +43,15 @@ class Rollout:
         rows = None if self.recurrent else steps.mask.flatten().nonzero().squeeze(-1)
         flat = None if self.recurrent else flatten_time(steps)
         count = steps.mask.shape[1] if rows is None else len(rows)
+        small = sum(leaf.nbytes for leaf in tree_leaves(steps)) <= SMALL_BYTES
         for _ in range(self.epochs):
             order = torch.randperm(count, generator=self.generator).to(self.device)
+            if rows is not None and small:
+                shuffled = tree_map(lambda x, at=rows[order]: x.index_select(0, at), flat)
+                for steps in tree_split(shuffled, self.minibatches, 0):
+                    # Only now: a size 1 that was cut out of more has other strides every time.
+                    yield Batch(tree_map(lambda x: x.unsqueeze(0), steps), ())
+                continue
             for part in order.tensor_split(self.minibatches):
                 if rows is None:
                     lanes = tree_map(lambda x, part=part: x[part], state)

@@ -213,13 +213,14 @@ def hear(listener):
 
 
 def test_a_server_with_keys_is_told_from_one_that_is_away():
-    with sockets.create_server(("127.0.0.1", 0)) as listener:
-        with connection(f"tcp://127.0.0.1:{listener.getsockname()[1]}") as wire:
-            socket, _ = listener.accept()
-            with socket:
-                socket.sendall(GREETING[:12] + b"CURVE".ljust(20, b"\0") + bytes(32))
-                with pytest.raises(BadInput, match="env.remote.keys"):
-                    receive(wire)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(sockets.create_server(("127.0.0.1", 0)))
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        wire = stack.enter_context(connection(address))
+        socket = stack.enter_context(listener.accept()[0])
+        socket.sendall(GREETING[:12] + b"CURVE".ljust(20, b"\0") + bytes(32))
+        with pytest.raises(BadInput, match="keys where this client has none"):
+            receive(wire)
 
 
 # ---------------------------------------------------------------- the server
