@@ -1,51 +1,61 @@
-"""What the policy-gradient algorithms have in common: pure functions of an actor-critic."""
+"""What the policy-gradient algorithms have in common: acting, and pure functions."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Decision, Segment
 from rookery.data.tree import Tree
 from rookery.networks.build import ActorCritic
 
 
-def decide(
-    network: ActorCritic,
-    obs: Tree,
-    state: Tree,
-    generator: torch.Generator | None,
-    greedy: bool,
-) -> Decision:
-    """Actions for observations [B, ...], with the distribution they came from recorded.
+class PolicyAlgorithm(Algorithm):
+    """What follows from having an actor-critic."""
 
-    Values are recorded too where they come with the policy; a value network of its own answers
-    for a whole segment at once, in `values`.
-    """
-    extra: dict[str, Tensor] = {}
-    if network.values_apart:
-        params = network.policy(obs)
-    else:
-        params, extra["value"], state = network.step(obs, state)
-    extra["params"] = params
-    head = network.head
-    action = head.mode(params) if greedy else head.sample(params, generator)
-    return Decision(action, head.to_env(action), state, extra)
+    network: ActorCritic
 
+    def initial_state(self, batch: int) -> Tree:
+        return self.network.initial_state(batch, self.device)
 
-def best(network: ActorCritic, obs: Tree, state: Tree) -> Decision:
-    """The likeliest actions for observations [B, ...], with the distribution's parameters by name
-    and, where there is a critic, the value."""
-    if network.values_apart:
-        params, value = network.policy(obs), network.value(obs)
-    else:
-        params, value, state = network.step(obs, state)
-    head = network.head
-    action = head.mode(params)
-    extra = head.named(params)
-    if network.value_head is not None:
-        extra["value"] = value
-    return Decision(action, head.to_env(action), state, extra)
+    def act(
+        self,
+        obs: Tree,
+        reward: Tensor,
+        state: Tree,
+        generator: torch.Generator | None,
+        explore: Tensor | None,
+    ) -> Decision:
+        """With the distribution that the actions came from recorded."""
+        extra, state = self.judge(obs, state)
+        head, params = self.network.head, extra["params"]
+        action = head.mode(params) if explore is None else head.sample(params, generator)
+        return Decision(action, head.to_env(action), state, extra)
+
+    def judge(self, obs: Tree, state: Tree) -> tuple[dict[str, Tensor], Tree]:
+        """The distribution's parameters for observations [B, ...], and the state after them.
+
+        Values come too where they come with the policy; a value network of its own answers for a
+        whole segment at once, in `values`.
+        """
+        if self.network.values_apart:
+            return {"params": self.network.policy(obs)}, state
+        params, value, state = self.network.step(obs, state)
+        return {"value": value, "params": params}, state
+
+    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
+        """With the distribution's parameters by name and, where there is a critic, the value."""
+        network, head = self.network, self.network.head
+        if network.values_apart:
+            params, value = network.policy(obs), network.value(obs)
+        else:
+            params, value, state = network.step(obs, state)
+        action = head.mode(params)
+        extra = head.named(params)
+        if network.value_head is not None:
+            extra["value"] = value
+        return Decision(action, head.to_env(action), state, extra)
 
 
 def values(network: ActorCritic, segment: Segment) -> Tensor:

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
-from rookery.algorithms.on_policy import best, decide, moments, standardise, values
-from rookery.data.steps import Batch, Decision, Loss, Segment
-from rookery.data.tree import Tree
+from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
+from rookery.data.steps import Batch, Loss, Segment
 from rookery.errors import require
 from rookery.memory.returns import gae
 from rookery.memory.rollout import Rollout
@@ -85,7 +84,7 @@ def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) 
 
 
 @register("ppo")
-class PPO(Algorithm):
+class PPO(PolicyAlgorithm):
     """Clipped objective, GAE, a value beside the policy, recurrent or not."""
 
     Config = PPOConfig
@@ -95,22 +94,6 @@ class PPO(Algorithm):
         self.device = device
         self.network = ActorCritic(spaces.obs, spaces.action, net)
         self.collection = Collection(steps=config.rollout_steps)
-
-    def initial_state(self, batch: int) -> Tree:
-        return self.network.initial_state(batch, self.device)
-
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
-    ) -> Decision:
-        return decide(self.network, obs, state, generator, greedy=explore is None)
-
-    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
-        return best(self.network, obs, state)
 
     @torch.no_grad()
     def prepare(self, segment: Segment) -> Segment:

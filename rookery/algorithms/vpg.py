@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Algorithm, Collection, OptimizerConfig, Spaces, register
-from rookery.algorithms.on_policy import best, decide, moments, standardise, values
-from rookery.data.steps import Batch, Decision, Loss, Segment
-from rookery.data.tree import Tree
+from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
+from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
+from rookery.data.steps import Batch, Loss, Segment
 from rookery.errors import require
 from rookery.memory.returns import reward_to_go
 from rookery.memory.rollout import Rollout
@@ -64,7 +63,7 @@ class VPGConfig(OptimizerConfig):
 
 
 @register("vpg")
-class VPG(Algorithm):
+class VPG(PolicyAlgorithm):
     """Reward-to-go less a baseline, one pass over each batch."""
 
     Config = VPGConfig
@@ -75,22 +74,6 @@ class VPG(Algorithm):
         learned = config.baseline == "learned"
         self.network = ActorCritic(spaces.obs, spaces.action, net, critic=learned)
         self.collection = Collection(config.rollout_steps, config.episodes)
-
-    def initial_state(self, batch: int) -> Tree:
-        return self.network.initial_state(batch, self.device)
-
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
-    ) -> Decision:
-        return decide(self.network, obs, state, generator, greedy=explore is None)
-
-    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
-        return best(self.network, obs, state)
 
     @torch.no_grad()
     def prepare(self, segment: Segment) -> Segment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket as sockets
 import time
@@ -31,7 +32,7 @@ from rookery.errors import BadInput
 
 LOOK_MS = 50
 """How long a wait for a reply goes without a look at the connection."""
-BRISK_S = 0.0005
+BRISK_S = 0.003
 """Waits shorter than this are expected to be so again."""
 RECONNECT_S, RECONNECT_MOST_S = 0.1, 2.0
 """Between attempts to connect: the first time, and at most."""
@@ -142,6 +143,7 @@ class PlainWire:
                 if time.perf_counter() - start > BRISK_S:
                     self.poller.poll(wait_ms)
                     break
+                os.sched_yield()  # whoever has something to do on this core does it first
         else:
             self.poller.poll(wait_ms)
         self.brisk = time.perf_counter() - start < BRISK_S
