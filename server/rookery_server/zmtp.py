@@ -20,6 +20,8 @@ CHUNK_BYTES = 65_536
 SMALL_BYTES = 4_096
 """Frames up to this size are read together with what is around them."""
 MOST_FRAMES = 1_000
+BRISK_S = 0.003
+"""Waits shorter than this are expected to be so again: one stays awake for the next."""
 MOST_AT_ONCE = 512
 """Pieces that the system takes in one call."""
 

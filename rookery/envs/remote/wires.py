@@ -16,6 +16,7 @@ from rookery_server.errors import Unusable
 from rookery_server.keys import unlock
 from rookery_server.sockets import prepare, receive_frames, send_frames
 from rookery_server.zmtp import (
+    BRISK_S,
     Closed,
     Inbox,
     OtherMechanism,
@@ -32,8 +33,6 @@ from rookery.errors import BadInput
 
 LOOK_MS = 50
 """How long a wait for a reply goes without a look at the connection."""
-BRISK_S = 0.003
-"""Waits shorter than this are expected to be so again."""
 RECONNECT_S, RECONNECT_MOST_S = 0.1, 2.0
 """Between attempts to connect: the first time, and at most."""
 OTHER_KEYS = "has keys where this client has none, or the other way round: see env.remote.keys"
