@@ -9,7 +9,7 @@ then on run as one TorchScript call: the same operations in the same order on th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +83,20 @@ def refusal(operation: Any, args: Any) -> str | None:
     return next((f"{operation} {REFUSED[tag]}" for tag in tags if tag in REFUSED), None)
 
 
+def rebuilding(tree: Any, slots: Sequence[Slot]) -> Callable[[Sequence[Tensor]], Any]:
+    """What puts tensors in the order of `slots` into their places in the tree."""
+    if isinstance(tree, Slot):
+        return itemgetter(slots.index(tree))
+    if isinstance(tree, dict):
+        named = {key: rebuilding(value, slots) for key, value in tree.items()}
+        return lambda made: {key: part(made) for key, part in named.items()}
+    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
+        parts = [rebuilding(value, slots) for value in tree]
+        gathered = getattr(type(tree), "_make", type(tree))
+        return lambda made: gathered([part(made) for part in parts])
+    return lambda made: tree
+
+
 class Recorder(TorchDispatchMode):
     """Takes down every operation done while it is entered.
 
@@ -153,9 +167,12 @@ class Recording:
     """The operations of one kind of call, ready to run."""
 
     def __init__(self, recorder: Recorder, result: Any, given: int, modules: Sequence[nn.Module]):
-        self.result = replaced(result, Tensor, recorder.slot_of)
-        self.outputs: list[Slot] = leaves(self.result, Slot)
-        self.run = script(recorder.inputs, recorder.calls, self.outputs)
+        shape = replaced(result, Tensor, recorder.slot_of)
+        outputs: list[Slot] = list(dict.fromkeys(leaves(shape, Slot)))
+        self.result = rebuilding(shape, outputs)
+        """From what the script gives to what the function gave."""
+        self.run = script(recorder.inputs, recorder.calls, outputs)
+        self.order = [outputs.index(slot) for slot in leaves(shape, Slot)]
         self.slots = recorder.inputs[given:]
         self.met = [recorder.tensors[slot.index].detach() for slot in self.slots]
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
@@ -181,16 +198,17 @@ class Recording:
         self.met = list(values.values())
         self.modules, self.anchors = tuple(modules), anchors(modules)
 
-    @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
-        values = dict(zip(self.outputs, self.run(*inputs, *self.met), strict=True))
-        return replaced(self.result, Slot, values.__getitem__)
+        # A tenth faster than without gradients alone: what is made keeps no account of its views.
+        with torch.inference_mode():
+            return self.result(self.run(*inputs, *self.met))
 
     def agrees(self, inputs: Sequence[Tensor], compute: Callable[[], Any]) -> tuple[bool, Any]:
         """Whether the recording makes of the inputs what `compute` does, and its result."""
         with torch.no_grad():
             copies = cloned([*inputs, *self.met])
-            ours = [*self.run(*copies), *copies[len(inputs) :]]
+            made = self.run(*copies)
+            ours = [*(made[place] for place in self.order), *copies[len(inputs) :]]
         result = compute()
         theirs = [*leaves(result, Tensor), *self.met]
         return all(map(close, ours, theirs)), result
