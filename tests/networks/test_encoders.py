@@ -109,6 +109,21 @@ def test_images_are_scaled_to_1_and_left_alone():
     assert values.unique().tolist() == [255]
 
 
+@pytest.mark.parametrize("shape", [(4, 12, 10), (12, 10, 3), (12, 10), (2, 12, 10, 3)], ids=str)
+def test_images_lie_channels_last_however_they_came(shape):
+    see = Image(shape)
+    x = torch.randint(256, (6, *shape), dtype=torch.uint8)
+    seen = see(x)
+    assert seen.dtype == torch.float32
+    assert seen.shape == (6, *see.shape)
+    assert seen.is_contiguous(memory_format=torch.channels_last)
+    for cut in (x[::2], x.flip(0).flip(0), torch.stack([x, x], 1)[:, 1]):
+        assert torch.equal(see(cut), seen[::2] if len(cut) == 3 else seen)
+    planes = {(4, 12, 10): x, (12, 10, 3): x.movedim(-1, 1), (12, 10): x.unsqueeze(1)}
+    stacked = x.movedim(-1, 2).flatten(1, 2) if len(shape) == 4 else planes[shape]
+    torch.testing.assert_close(seen, stacked.float() / 255)
+
+
 def test_nature_has_the_papers_size():
     network = Plain(Image((4, 84, 84)), 512, "nature")
     # 84 -> (84-8)/4+1 = 20 -> (20-4)/2+1 = 9 -> 9-3+1 = 7.

@@ -74,6 +74,37 @@ def test_from_the_fourth_call_the_function_is_not_called_and_nothing_differs():
     assert recorded.refused is None
 
 
+def test_convolutions_are_recorded_forwards_and_backwards():
+    def images():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 3, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+
+    ours, theirs = images(), images()
+    eager = Eager(gradient_adder(ours))
+    recorded, plain = Recorded(eager, lambda: [ours]), gradient_adder(theirs)
+    for _ in range(6):
+        batch = {"x": torch.randn(5, 2, 6, 6), "y": torch.randn(5, 2)}
+        assert torch.equal(recorded(batch)["loss"], plain(batch)["loss"])
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+    assert recorded.refused is None
+    assert eager.calls == 3
+
+
+def test_views_of_what_stays_are_not_taken_every_time():
+    weight = torch.arange(6.0).view(2, 3)
+    recorded = Recorded(lambda x: x @ weight.t() + weight[0].sum())
+    x = torch.randn(4, 3)
+    for _ in range(5):
+        assert torch.equal(recorded(x), x @ weight.t() + weight[0].sum())
+        weight += 1
+    (found,) = recorded.recordings.values()
+    graph = str(found.run.func.graph)
+    assert "aten::mm" in graph
+    assert "aten::t(" not in graph
+    assert "aten::select" not in graph
+
+
 def test_results_have_no_history_and_memory_of_their_own():
     network = a_network()
     recorded = Recorded(gradient_adder(network), lambda: [network])
