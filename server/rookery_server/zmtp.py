@@ -161,8 +161,8 @@ class Inbox:
         if self._body is not None:
             if self._filled < len(self._body):
                 return False
-            body, self._body = self._body, None
-            self._frames.append(body)
+            self._frames.append(self._body)
+            self._body = None
             return True
         if not self.greeted:
             return self._take_greeting()
@@ -179,14 +179,14 @@ class Inbox:
         if size <= SMALL_BYTES:
             if self._end - first < size:
                 return False
-            body_bytes = bytes(self._view[first : first + size])
+            body = self._view[first : first + size]
             self._start = first + size
             self._flags = flags
             if flags & COMMAND:
-                self._obey(body_bytes)
+                self._obey(bytes(body))
             else:
                 self._note(size)
-                self._frames.append(body_bytes)
+                self._frames.append(bytearray(body))  # an array over it may be written to
             return True
         if flags & COMMAND:
             raise Violation(f"a command of {size} bytes")

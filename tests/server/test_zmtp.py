@@ -67,6 +67,7 @@ def test_messages_come_as_they_were_sent_however_the_bytes_are_cut(pair):
         stream = stream[count:]
         while (frames := inbox.receive()) is not None:
             found.append([bytes(frame) for frame in frames])
+            assert not any(memoryview(frame).readonly for frame in frames)
     assert found == messages
     assert inbox.peer == b"DEALER"
 
