@@ -48,9 +48,9 @@ class Rollout:
             order = torch.randperm(count, generator=self.generator).to(self.device)
             if rows is not None and small:
                 shuffled = tree_map(lambda x, at=rows[order]: x.index_select(0, at), flat)
-                for steps in tree_split(shuffled, self.minibatches, 0):
+                for cut in tree_split(shuffled, self.minibatches, 0):
                     # Only now: a size 1 that was cut out of more has other strides every time.
-                    yield Batch(tree_map(lambda x: x.unsqueeze(0), steps), ())
+                    yield Batch(tree_map(lambda x: x.unsqueeze(0), cut), ())
                 continue
             for part in order.tensor_split(self.minibatches):
                 if rows is None:
