@@ -27,22 +27,20 @@ class PolicyAlgorithm(Algorithm):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        """With the distribution that the actions came from recorded."""
-        extra, state = self.judge(obs, state)
-        head, params = self.network.head, extra["params"]
+        """With the distribution that the actions came from recorded.
+
+        Values are recorded too where they come with the policy; a value network of its own answers
+        for a whole segment at once, in `values`.
+        """
+        extra: dict[str, Tensor] = {}
+        if self.network.values_apart:
+            params = self.network.policy(obs)
+        else:
+            params, extra["value"], state = self.network.step(obs, state)
+        extra["params"] = params
+        head = self.network.head
         action = head.mode(params) if explore is None else head.sample(params, generator)
         return Decision(action, head.to_env(action), state, extra)
-
-    def judge(self, obs: Tree, state: Tree) -> tuple[dict[str, Tensor], Tree]:
-        """The distribution's parameters for observations [B, ...], and the state after them.
-
-        Values come too where they come with the policy; a value network of its own answers for a
-        whole segment at once, in `values`.
-        """
-        if self.network.values_apart:
-            return {"params": self.network.policy(obs)}, state
-        params, value, state = self.network.step(obs, state)
-        return {"value": value, "params": params}, state
 
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
         """With the distribution's parameters by name and, where there is a critic, the value."""

@@ -43,21 +43,14 @@ class Rollout:
         rows = None if self.recurrent else steps.mask.flatten().nonzero().squeeze(-1)
         flat = None if self.recurrent else flatten_time(steps)
         count = steps.mask.shape[1] if rows is None else len(rows)
-        small = sum(leaf.nbytes for leaf in tree_leaves(steps)) <= SMALL_BYTES
         for _ in range(self.epochs):
             order = torch.randperm(count, generator=self.generator).to(self.device)
-            if rows is not None and small:
-                shuffled = tree_map(lambda x, at=rows[order]: x.index_select(0, at), flat)
-                for cut in tree_split(shuffled, self.minibatches, 0):
-                    # Only now: a size 1 that was cut out of more has other strides every time.
-                    yield Batch(tree_map(lambda x: x.unsqueeze(0), cut), ())
+            if rows is not None:
+                yield from cuts(flat, rows[order], self.minibatches)
                 continue
             for part in order.tensor_split(self.minibatches):
-                if rows is None:
-                    lanes = tree_map(lambda x, part=part: x[part], state)
-                    yield Batch(map_batch(steps, part), lanes)
-                else:
-                    yield Batch(take(flat, rows[part]), ())
+                lanes = tree_map(lambda x, part=part: x[part], state)
+                yield Batch(map_batch(steps, part), lanes)
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """Nothing: rows are drawn evenly."""
@@ -71,6 +64,11 @@ class Rollout:
         return None
 
 
-def take(flat: Tree, rows: Tensor) -> Tree:
-    """Rows of every leaf [N, ...], as [1, M, ...]."""
-    return tree_map(lambda x: x.index_select(0, rows).unsqueeze(0), flat)
+def cuts(flat: Tree, rows: Tensor, parts: int) -> Iterator[Batch]:
+    """The rows of leaves [N, ...] in this order, in so many minibatches [1, M, ...]."""
+    small = sum(leaf.nbytes for leaf in tree_leaves(flat)) <= SMALL_BYTES
+    for some in (rows,) if small else rows.tensor_split(parts):
+        taken = tree_map(lambda x, some=some: x.index_select(0, some), flat)
+        for cut in tree_split(taken, parts if small else 1, 0):
+            # Only now: a size 1 that was cut out of more has other strides every time.
+            yield Batch(tree_map(lambda x: x.unsqueeze(0), cut), ())

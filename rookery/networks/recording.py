@@ -168,11 +168,10 @@ class Recording:
 
     def __init__(self, recorder: Recorder, result: Any, given: int, modules: Sequence[nn.Module]):
         shape = replaced(result, Tensor, recorder.slot_of)
-        outputs: list[Slot] = list(dict.fromkeys(leaves(shape, Slot)))
+        outputs: list[Slot] = leaves(shape, Slot)
         self.result = rebuilding(shape, outputs)
         """From what the script gives to what the function gave."""
         self.run = script(recorder.inputs, recorder.calls, outputs)
-        self.order = [outputs.index(slot) for slot in leaves(shape, Slot)]
         self.slots = recorder.inputs[given:]
         self.met = [recorder.tensors[slot.index].detach() for slot in self.slots]
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
@@ -207,8 +206,7 @@ class Recording:
         """Whether the recording makes of the inputs what `compute` does, and its result."""
         with torch.no_grad():
             copies = cloned([*inputs, *self.met])
-            made = self.run(*copies)
-            ours = [*(made[place] for place in self.order), *copies[len(inputs) :]]
+            ours = [*self.run(*copies), *copies[len(inputs) :]]
         result = compute()
         theirs = [*leaves(result, Tensor), *self.met]
         return all(map(close, ours, theirs)), result

@@ -57,9 +57,9 @@ class Builder:
     def __init__(self) -> None:
         self.graph: Any = torch._C.Graph()
         self.values: dict[Slot, Any] = {}
-        self.one = self.graph.addInput("one")
-        self.one.setType(torch._C.FloatType.get())
+        self.one: Any = self.graph.addInput("one")
         """A factor that is not known to be 1 before the graph is run."""
+        self.one.setType(torch._C.FloatType.get())
 
     def node(self, kind: str, inputs: Sequence[Any], outputs: int) -> Any:
         """A node that follows those there are."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket as sockets
 import time
@@ -11,15 +10,15 @@ from typing import Any, Iterator
 
 from rookery_server.host import Host, Peer
 from rookery_server.zmtp import (
-    BRISK_S,
+    Alertness,
     Closed,
     Inbox,
     Outbox,
     Violation,
-    command,
+    answer_pings,
     on_the_wire,
     opening,
-    prepare,
+    prepare_plain,
 )
 
 CLIENTS = (b"DEALER", b"REQ", b"ROUTER")
@@ -43,9 +42,7 @@ class Line:
     def receive(self) -> list[Any] | None:
         """The next message, if it is there; pings are answered."""
         frames = self.inbox.receive()
-        for ping in self.inbox.pings:
-            self.outbox.put([memoryview(command(b"PONG", ping))])
-        self.inbox.pings.clear()
+        answer_pings(self.inbox, self.outbox)
         if self.inbox.peer not in (None, *CLIENTS):
             raise Violation(f"a {self.inbox.peer!r} cannot talk to a ROUTER")
         return frames
@@ -65,8 +62,7 @@ class Lines:
         self.selector.register(listener, selectors.EVENT_READ)
         self.lines: dict[int, Line] = {}
         self.numbers = 0
-        self.brisk = False
-        """Whether the last wait was short."""
+        self.alertness = Alertness()
         self.more: list[Line] = []
         """Those of which another message may have been read already."""
 
@@ -83,7 +79,8 @@ class Lines:
     def turn(self, wait: float) -> None:
         """At most one message of every connection."""
         lines, self.more = self.more, []
-        for key, _ in self.awaited(wait):
+        look = self.selector.select
+        for key, _ in self.alertness.wait(look, wait) if wait else look(0):
             if key.data is None:
                 self.accept()
             elif key.data not in lines:
@@ -92,21 +89,6 @@ class Lines:
             if line.number in self.lines:
                 with self.ending(line):
                     self.hear(line)
-
-    def awaited(self, wait: float) -> Any:
-        """What came; awaited awake where it came soon the last time, for to be woken takes as long
-        as a small step does."""
-        if not wait:
-            return self.selector.select(0)
-        start = time.perf_counter()
-        found = self.selector.select(0 if self.brisk else wait)
-        while not found and self.brisk:
-            os.sched_yield()  # whoever has something to do on this core does it first
-            late = time.perf_counter() - start > BRISK_S
-            found = self.selector.select(wait if late else 0)
-            self.brisk = not late
-        self.brisk = time.perf_counter() - start < BRISK_S
-        return found
 
     def hear(self, line: Line) -> None:
         """Answer the next message of a connection, if what it was sent before is gone."""
@@ -153,7 +135,7 @@ class Lines:
         if len(self.lines) >= MOST_LINES:
             socket.close()
             return
-        prepare(socket)
+        prepare_plain(socket)
         self.numbers += 1
         line = Line(socket, self.numbers, self.most_bytes, time.monotonic())
         self.lines[line.number] = line

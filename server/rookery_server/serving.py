@@ -17,7 +17,7 @@ from rookery_server.host import Host, Make, Peer
 from rookery_server.keys import lock
 from rookery_server.lines import Lines
 from rookery_server.sockets import NOBLOCK, prepare, receive_frames, send_frames
-from rookery_server.zmtp import prepare as prepare_plain
+from rookery_server.zmtp import POSSIBLE, prepare_plain
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
@@ -65,7 +65,7 @@ def is_loopback(address: str) -> bool:
 def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> None:
     """Serve until interrupted or terminated."""
     host = Host(make, name, place.checked().envs, place.silence, tell)
-    plain = place.keys is None and hasattr(sockets.socket, "sendmsg")
+    plain = place.keys is None and POSSIBLE
     with (listening if plain else locked)(place, host) as (serve, address), terminable():
         tell(f"serving {name} at {address}, at most {place.envs} environments")
         try:

@@ -6,9 +6,11 @@ these six wake-ups take longer than the bytes do.
 
 from __future__ import annotations
 
+import os
 import socket as sockets
 import struct
-from typing import Any, Sequence
+import time
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -38,7 +40,31 @@ class Closed(Exception):
     """The peer is gone."""
 
 
-def prepare(socket: sockets.socket) -> None:
+POSSIBLE = hasattr(sockets.socket, "sendmsg")
+"""Whether this system has what is needed."""
+
+
+class Alertness:
+    """How to wait: awake where something came soon the last time, for to be woken takes as long as
+    a small step does."""
+
+    def __init__(self) -> None:
+        self.brisk = False
+        """Whether the last wait was short."""
+
+    def wait(self, look: Callable[[float], Any], most: float) -> Any:
+        """What `look` finds, which takes the time to wait in its own unit; nothing after `most`."""
+        start = time.perf_counter()
+        found = look(0 if self.brisk else most)
+        while self.brisk and not found:
+            os.sched_yield()  # whoever has something to do on this core does it first
+            self.brisk = time.perf_counter() - start < BRISK_S
+            found = look(0 if self.brisk else most)
+        self.brisk = time.perf_counter() - start < BRISK_S
+        return found
+
+
+def prepare_plain(socket: sockets.socket) -> None:
     """Settings of every socket, before it is connected or listens."""
     socket.setblocking(False)
     socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
@@ -233,6 +259,13 @@ class Inbox:
             raise Violation(f"{name!r} where READY was expected")
         elif name == b"PING":
             self.pings.append(body[2:])
+
+
+def answer_pings(inbox: Inbox, outbox: Outbox) -> None:
+    """Tell a peer that asked that someone is there."""
+    for ping in inbox.pings:
+        outbox.put([memoryview(command(b"PONG", ping))])
+    inbox.pings.clear()
 
 
 def socket_type(metadata: bytes) -> bytes:

@@ -29,7 +29,7 @@ from rookery_server.zmtp import (
     command,
     on_the_wire,
     opening,
-    prepare,
+    prepare_plain,
 )
 from test_host import host_of
 
@@ -235,7 +235,7 @@ def test_a_server_with_keys_is_told_from_one_that_is_away():
 def idle_lines():
     """A server that does nothing by itself."""
     listener = sockets.create_server(("127.0.0.1", 0))
-    prepare(listener)
+    prepare_plain(listener)
     lines = Lines(host_of(most=4), listener, 1 << 20)
     yield lines
     lines.host.close()
@@ -291,7 +291,7 @@ def is_closed(socket):
 
 
 def greets(lines):
-    """Whether the server still begins a session and ends it."""
+    """Whether the server still begins a session."""
     with dial(lines) as socket:
         socket.sendall(READY + joined(encode({**HELLO, "session": random.randbytes(16)})))
         return reply(socket)["op"] == "hello"

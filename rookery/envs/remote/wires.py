@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket as sockets
 import time
@@ -16,24 +15,25 @@ from rookery_server.errors import Unusable
 from rookery_server.keys import unlock
 from rookery_server.sockets import prepare, receive_frames, send_frames
 from rookery_server.zmtp import (
-    BRISK_S,
+    POSSIBLE,
+    Alertness,
     Closed,
     Inbox,
     OtherMechanism,
     Outbox,
     Violation,
-    command,
+    answer_pings,
     on_the_wire,
     opening,
+    prepare_plain,
 )
-from rookery_server.zmtp import prepare as prepare_plain
 from zmq.utils.monitor import recv_monitor_message
 
 from rookery.errors import BadInput
 
 LOOK_MS = 50
 """How long a wait for a reply goes without a look at the connection."""
-RECONNECT_S, RECONNECT_MOST_S = 0.1, 2.0
+RETRY_S, RETRY_MOST_S = 0.1, 2.0
 """Between attempts to connect: the first time, and at most."""
 OTHER_KEYS = "has keys where this client has none, or the other way round: see env.remote.keys"
 WRONG_KEYS = {
@@ -79,15 +79,17 @@ class PlainWire:
         self.down_since = time.monotonic()
         self.request: Sequence[Any] | None = None
         self.socket: sockets.socket | None = None
-        self.try_at, self.pause_s = 0.0, RECONNECT_S
-        self.brisk = False
-        """Whether the last wait was short."""
+        self.try_at, self.pause_s = 0.0, RETRY_S
+        self.alertness = Alertness()
         self.look()
 
     def send(self, frames: Sequence[Any]) -> None:
         self.request = frames
         if self.connected:
-            self._say(on_the_wire(frames))
+            try:
+                self._say(on_the_wire(frames))
+            except Closed:
+                self._drop()
 
     def receive(self, wait_ms: int) -> list[Any] | None:
         deadline = time.monotonic() + wait_ms / 1000
@@ -114,14 +116,12 @@ class PlainWire:
             self._await_turn(wait_ms)
             return None
         if wait_ms:
-            self._wait(wait_ms)
+            self.alertness.wait(self.poller.poll, wait_ms)
         try:
             if not self.greeting:
                 self._greet()
             frames = self.inbox.receive()
-            for ping in self.inbox.pings:
-                self.outbox.put([memoryview(command(b"PONG", ping))])
-            self.inbox.pings.clear()
+            answer_pings(self.inbox, self.outbox)
             if self.inbox.peer is not None and not self.connected:
                 self._note_connected()
             if self.outbox.pieces and self.outbox.flush():
@@ -132,20 +132,6 @@ class PlainWire:
             self._drop()
             return None
         return frames
-
-    def _wait(self, wait_ms: int) -> None:
-        """Wait for something to come; awake where it came soon the last time, for to be woken takes
-        as long as a small step does."""
-        start = time.perf_counter()
-        if self.brisk:
-            while not self.poller.poll(0):
-                if time.perf_counter() - start > BRISK_S:
-                    self.poller.poll(wait_ms)
-                    break
-                os.sched_yield()  # whoever has something to do on this core does it first
-        else:
-            self.poller.poll(wait_ms)
-        self.brisk = time.perf_counter() - start < BRISK_S
 
     def _await_turn(self, wait_ms: int) -> None:
         """Connect, if it is time to try."""
@@ -186,16 +172,13 @@ class PlainWire:
 
     def _note_connected(self) -> None:
         self.connected = True
-        self.pause_s = RECONNECT_S
+        self.pause_s = RETRY_S
         if self.request is not None:
             self._say(on_the_wire(self.request))
 
     def _say(self, pieces: list[memoryview]) -> None:
         assert self.socket is not None
-        try:
-            self.outbox.put(pieces)
-        except Closed:
-            return self._drop()
+        self.outbox.put(pieces)
         if self.outbox.pieces:
             self.poller.modify(self.socket, select.POLLIN | select.POLLOUT)
 
@@ -205,7 +188,7 @@ class PlainWire:
         if self.connected:
             self.connected, self.down_since = False, time.monotonic()
         self.try_at = time.monotonic() + self.pause_s
-        self.pause_s = min(2 * self.pause_s, RECONNECT_MOST_S)
+        self.pause_s = min(2 * self.pause_s, RETRY_MOST_S)
 
 
 class LockedWire:
@@ -219,7 +202,7 @@ class LockedWire:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         prepare(self.socket)
-        self.socket.reconnect_ivl_max = int(RECONNECT_MOST_S * 1000)
+        self.socket.reconnect_ivl_max = int(RETRY_MOST_S * 1000)
         self.socket.ipv6 = "[" in address
         if keys is not None:
             try:
@@ -261,6 +244,5 @@ class LockedWire:
 
 
 def wire(address: str, keys: str | None) -> Wire:
-    """A connection to be: without keys over a plain socket, which takes half the time."""
-    plain = keys is None and hasattr(sockets.socket, "sendmsg")
-    return PlainWire(address) if plain else LockedWire(address, keys)
+    """A connection to be: without keys over a plain socket, which is sooner answered."""
+    return PlainWire(address) if keys is None and POSSIBLE else LockedWire(address, keys)
