@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started = [servers.enter_context(running(command)) for _ in range(options.servers)]
         name = ",".join(address_of(server) for server in started)
         if options.serve_only:
-            print(f"serving {name}; Ctrl-C ends it", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
+                print(f"serving {name}; Ctrl-C ends it", flush=True)
                 signal.pause()
             return 130
         envs = [] if options.scaling else [f"--envs={options.servers * options.envs}"]
