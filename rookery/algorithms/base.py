@@ -115,6 +115,10 @@ class Algorithm(Protocol):
         """The batch with what can be computed of it while the learner is busy with another."""
         return batch
 
+    def settled(self, done: int, coming: int) -> bool:
+        """Whether that stays the same for so many coming updates, after so many that were done."""
+        return False
+
     def statistics(self, batch: Batch) -> Tensor:
         """Sums over the batch's rows that its loss needs; the first is their count.
 

@@ -141,6 +141,11 @@ class DQN(ReplayAlgorithm):
             seed=seed,
         )
 
+    def ahead(self, batch: Batch) -> Batch:
+        """Of plain values only: noise is drawn anew with every update."""
+        plain = self.config.atoms == 1 and not self.config.noisy
+        return super().ahead(batch) if plain else batch
+
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
         if self.config.noisy:

@@ -26,6 +26,7 @@ from rookery.memory.replay import Columns, FirstPriorities, Replay, Transitions,
 from rookery.memory.returns import n_step
 from rookery.memory.ring import Layout, Ring, row_like
 from rookery.memory.sum_tree import Floats, Indices
+from rookery.networks.images import has_images
 from rookery.networks.recording import recorded
 
 
@@ -199,6 +200,7 @@ class ReplayAlgorithm(Algorithm):
 
     explores_by = "epsilon"
     config: ReplayConfig
+    spaces: Spaces
     target: nn.Module
     start: int
     """The environment's word for the first action."""
@@ -259,9 +261,20 @@ class ReplayAlgorithm(Algorithm):
         """With the target network's values, unless it changes with every update."""
         if self.config.target_tau is not None:
             return batch
-        known = self.target_values(batch)
+        known = self.valued(batch)
         extra = batch.steps.extra | {"target_q": known}
         return batch._replace(steps=batch.steps._replace(extra=extra))
+
+    def settled(self, done: int, coming: int) -> bool:
+        period = self.config.target_period
+        same = done // period == (done + coming - 1) // period
+        # Small networks are sooner asked within the update.
+        return same and has_images(self.spaces.obs)
+
+    @cached_property
+    def valued(self) -> Callable[[Batch], Tensor]:
+        """`target_values`, from a recording where that pays."""
+        return recorded(self.target_values, self.device, lambda: [self.target])
 
     def target_values(self, batch: Batch) -> Tensor:
         """The target network's values where they are needed, [T, B, A]."""

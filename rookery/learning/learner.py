@@ -82,6 +82,9 @@ class Learner:
         self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
         self.norms, self.metrics = self.sums[0], self.sums[1:]
         self.counted = 0
+        limited = algorithm.config.max_grad_norm > 0
+        self.divisor = torch.ones((), device=device) if limited else None
+        """What the gradient is to be divided by, so that its norm is within its limit."""
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         """Rows, or windows of a replay, that were learned from, over all ranks."""
         self.input_bytes: int | None = None
@@ -141,6 +144,12 @@ class Learner:
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
         return Outcome(stop, torch.cat(priorities) if priorities else None)
 
+    def ahead(self, batch: Batch, updates: int) -> Batch:
+        """The batch for so many of the next updates, with what is the same in all of them computed
+        at once."""
+        together = updates > 1 and self.algorithm.settled(self.updates, updates)
+        return self.algorithm.ahead(batch) if together else batch
+
     def add_gradient(self, part: Batch, statistics: Tensor) -> Tensor | None:
         """Add the part's gradient and metrics to the buffer."""
         if self.precision == "bf16":
@@ -156,11 +165,11 @@ class Learner:
         return loss.priorities
 
     def whole_gradient(self, batch: Batch) -> Tensor | None:
-        """The clipped gradient of a batch that is neither cut nor shared out."""
+        """The gradient of a batch that is neither cut nor shared out."""
         statistics = self.algorithm.statistics(batch)
         self.flat.buffer.zero_()
         priorities = self.add_gradient(batch, statistics)
-        self.clip_gradient(statistics)
+        self.measure(statistics)
         return priorities
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
@@ -179,23 +188,23 @@ class Learner:
             )
 
     def step(self, statistics: Tensor) -> None:
-        """Clip the gradient and step, or take the step of rank 0."""
+        """Step along the clipped gradient, or take the step of rank 0."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
         if self.config.sync == "allreduce":
-            self.clip_gradient(statistics)
+            self.measure(statistics)
             self.step_optimizer()
             return
         if self.reducer.rank == 0:
-            self.clip_gradient(statistics)
-            self.optimizer.step()
+            self.measure(statistics)
+            self.optimizer.step(self.divisor)
         for values in (self.flat.values, self.sums, self.samples):
             self.reduce(self.reducer.broadcast, values)
         self.count_update()
 
     def step_optimizer(self) -> None:
-        """A step along the gradient."""
-        self.optimizer.step()
+        """A step along the clipped gradient."""
+        self.optimizer.step(self.divisor)
         self.count_update()
 
     def count_update(self) -> None:
@@ -205,13 +214,13 @@ class Learner:
         self.algorithm.after_update(self.updates)
 
     @torch.no_grad()
-    def clip_gradient(self, statistics: Tensor) -> None:
-        """Note the gradient's norm, the metrics and how many samples there were, and keep the norm
-        within its limit."""
-        norm = self.flat.grad.norm()
-        limit = self.algorithm.config.max_grad_norm
-        if limit:
-            self.flat.grad.mul_(limit / norm.clamp(min=limit))
+    def measure(self, statistics: Tensor) -> None:
+        """Note the gradient's norm, how far it exceeds its limit, the metrics and how many samples
+        there were."""
+        norm = torch.dot(self.flat.grad, self.flat.grad).sqrt()
+        if self.divisor is not None:
+            limit = self.algorithm.config.max_grad_norm
+            self.divisor.copy_((norm / limit).clamp(min=1))
         self.norms.add_(norm)
         self.metrics.add_(self.flat.spare)
         self.samples.add_(statistics[0])

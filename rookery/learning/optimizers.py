@@ -18,13 +18,13 @@ RMSPROP_DECAY = 0.95
 
 
 class Optimizer(Protocol):
-    """Steps `values` along `values.grad`."""
+    """Steps `values` along `values.grad`, divided by `divisor` where there is one."""
 
     learning_rate: float
     state: dict[str, Tensor]
     """All that is remembered between steps."""
 
-    def step(self) -> None: ...
+    def step(self, divisor: Tensor | None = None) -> None: ...
 
 
 class Adam:
@@ -41,7 +41,7 @@ class Adam:
             "square": torch.zeros_like(values),
         }
 
-    def step(self) -> None:
+    def step(self, divisor: Tensor | None = None) -> None:
         grad = self.values.grad
         assert grad is not None
         self.state["step"].add_(1)
@@ -60,6 +60,7 @@ class Adam:
             eps=self.epsilon,
             amsgrad=False,
             maximize=False,
+            grad_scale=divisor,
         )
 
 
@@ -73,9 +74,8 @@ class RmsProp:
         self.state = {"mean": torch.zeros_like(values), "square": torch.zeros_like(values)}
 
     @torch.no_grad()
-    def step(self) -> None:
-        grad = self.values.grad
-        assert grad is not None
+    def step(self, divisor: Tensor | None = None) -> None:
+        grad = divided(self.values.grad, divisor)
         mean, square = self.state["mean"], self.state["square"]
         mean.lerp_(grad, 1 - RMSPROP_DECAY)
         square.mul_(RMSPROP_DECAY).addcmul_(grad, grad, value=1 - RMSPROP_DECAY)
@@ -92,9 +92,14 @@ class Sgd:
         self.state: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def step(self) -> None:
-        assert self.values.grad is not None
-        self.values.add_(self.values.grad, alpha=-self.learning_rate)
+    def step(self, divisor: Tensor | None = None) -> None:
+        self.values.add_(divided(self.values.grad, divisor), alpha=-self.learning_rate)
+
+
+def divided(grad: Tensor | None, divisor: Tensor | None) -> Tensor:
+    """The gradient over the divisor, in place."""
+    assert grad is not None
+    return grad if divisor is None else grad.div_(divisor)
 
 
 def make_optimizer(values: Tensor, config: OptimizerConfig) -> Optimizer:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch, Segment
+
+Ahead = Callable[[Batch, int], Batch]
+"""A batch for so many updates, with what can be known of it before them."""
+
+
+def as_drawn(batch: Batch, updates: int) -> Batch:
+    """Nothing is known ahead."""
+    return batch
 
 
 class Ledger(Protocol):
@@ -32,8 +40,8 @@ class Memory(Ledger, Protocol):
         """Take a segment of the actor `writer`."""
         ...
 
-    def batches(self) -> Iterator[Batch]:
-        """The batches that are due, on the learner's device."""
+    def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
+        """The batches that are due, on the learner's device, what is known ahead with them."""
         ...
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
 from rookery.data.tree import Tree, tree_map, tree_split
+from rookery.memory.base import Ahead, as_drawn
 from rookery.memory.budget import gigabytes, machine_bytes
 from rookery.memory.distributions import Distribution
 from rookery.memory.limiter import Limiter
@@ -245,7 +246,7 @@ class Replay:
 
     # ---------------------------------------------------------------- reading
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
         """As many batches as are due; without a ratio, one.
 
         Where no update changes what is drawn next, they are drawn together, which costs less.
@@ -253,7 +254,7 @@ class Replay:
         due = self.due()
         while due:
             together = min(due, MOST_TOGETHER) if self.distribution.constant else 1
-            yield from split(self.sample(together), together)
+            yield from split(ahead(self.sample(together), together), together)
             due -= together
 
     def due(self) -> int:

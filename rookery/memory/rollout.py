@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
 from rookery.data.tree import Tree, flatten_time, map_batch, tree_leaves, tree_map, tree_split
+from rookery.memory.base import Ahead, as_drawn
 
 SMALL_BYTES = 16 << 20
 """Rows up to this size are shuffled all at once; of larger ones a second copy would be felt."""
@@ -35,8 +36,12 @@ class Rollout:
         """Take a segment in place of the last."""
         self.content = segment.steps, segment.state
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
         """Minibatches on the learner's device."""
+        return (ahead(batch, 1) for batch in self.minibatches_of_epochs())
+
+    def minibatches_of_epochs(self) -> Iterator[Batch]:
+        """What there is, once in every epoch."""
         assert self.content is not None
         steps, state = tree_map(lambda x: x.to(self.device), self.content)
         self.content = None

@@ -115,6 +115,18 @@ def least_size(layers: Convolutions) -> int:
     return size
 
 
+def convolved(image: Picture, layers: nn.Sequential, obs: Tensor) -> Tensor:
+    """What layers make of a picture; the first of them is a convolution.
+
+    Its weights are scaled in place of the pixels: there are fewer of them.
+    """
+    first = layers[0]
+    assert isinstance(first, nn.Conv2d)
+    weight = first.weight if image.scale == 1 else first.weight * image.scale
+    x = F.conv2d(image(obs), weight, first.bias, first.stride, first.padding)
+    return layers[1:](x)
+
+
 class Plain(nn.Module):
     """Plain convolutions without padding, then one dense layer."""
 
@@ -131,7 +143,7 @@ class Plain(nn.Module):
         layers: list[nn.Module] = []
         for channels, kernel, stride in PLAIN[name]:
             layer = nn.Conv2d(inputs, channels, kernel, stride, bias=name in BIASED)
-            layers += [initialise(layer), nn.ReLU()]
+            layers += [initialise(layer), nn.ReLU(inplace=True)]
             inputs = channels
         self.convolutions = nn.Sequential(*layers)
         with torch.no_grad():
@@ -141,7 +153,7 @@ class Plain(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         # The features are flattened in memory order (H, W, C): no copy out of channels-last.
-        x = self.convolutions(self.image(obs)).permute(0, 2, 3, 1).flatten(1)
+        x = convolved(self.image, self.convolutions, obs).permute(0, 2, 3, 1).flatten(1)
         return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
 
 
@@ -180,7 +192,7 @@ class Impala(nn.Module):
         self.features = features
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = F.relu(self.stages(self.image(obs))).permute(0, 2, 3, 1).flatten(1)
+        x = F.relu(convolved(self.image, self.stages, obs)).permute(0, 2, 3, 1).flatten(1)
         return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
 
 

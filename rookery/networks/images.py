@@ -17,17 +17,18 @@ MOST_CODES = 16
 
 class Picture(Protocol):
     """From observations [..., *shape], `dims` axes, to floats [N, *shape] in channels-last memory;
-    `shape` is channels, height, width."""
+    `shape` is channels, height, width. Times `scale` they are from 0 to 1."""
 
     dims: int
     shape: tuple[int, int, int]
+    scale: float
 
     def __call__(self, obs: Tensor) -> Tensor: ...
 
 
 class Image(nn.Module):
     """A uint8 image [..., C, H, W], [..., H, W, C], [..., H, W] or a stack of colour frames
-    [..., S, H, W, C] as floats in 0..1, [N, channels, H, W] in channels-last memory."""
+    [..., S, H, W, C] as floats, [N, channels, H, W] in channels-last memory."""
 
     def __init__(self, shape: tuple[int, ...], highest: int = 255):
         super().__init__()
@@ -51,7 +52,7 @@ class Image(nn.Module):
             x = x.unsqueeze(1)
         elif not self.channels_first:
             x = x.permute(0, 3, 1, 2)
-        return channels_last(x).mul_(self.scale)
+        return channels_last(x)
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -70,6 +71,7 @@ class Board(nn.Module):
     holds is a kind, not an amount."""
 
     codes: Tensor
+    scale = 1.0
 
     def __init__(self, shape: tuple[int, ...], highest: int):
         super().__init__()

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rookery.networks.script import Call, Slot, script
+from rookery.networks.calls import Call, Slot, leaves, replaced
+from rookery.networks.script import script
+from rookery.networks.simplify import simplified
 
 REFUSED = {
     torch.Tag.data_dependent_output: "reads a value",
@@ -40,37 +42,6 @@ Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 
 def place(tensor: Tensor) -> Place:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def replaced(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """`tree` with `function` over its leaves of one kind; lists, tuples and dicts are branches."""
-    if isinstance(tree, kind):
-        return function(tree)
-    if isinstance(tree, dict):
-        return {key: replaced(value, kind, function) for key, value in tree.items()}
-    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
-        parts = [replaced(value, kind, function) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return tree
-
-
-def leaves(tree: Any, kind: type) -> list[Any]:
-    """The leaves of one kind, in order."""
-    found: list[Any] = []
-    gather(tree, kind, found)
-    return found
-
-
-def gather(tree: Any, kind: type, found: list[Any]) -> None:
-    """Append the leaves of one kind to `found`."""
-    if isinstance(tree, kind):
-        found.append(tree)
-    elif isinstance(tree, list | tuple):
-        for part in tree:
-            gather(part, kind, found)
-    elif isinstance(tree, dict):
-        for part in tree.values():
-            gather(part, kind, found)
 
 
 def refusal(operation: Any, args: Any) -> str | None:
@@ -171,8 +142,10 @@ class Recording:
         outputs: list[Slot] = leaves(shape, Slot)
         self.result = rebuilding(shape, outputs)
         """From what the script gives to what the function gave."""
-        self.run = script(recorder.inputs, recorder.calls, outputs)
-        self.slots = recorder.inputs[given:]
+        work = simplified(recorder.calls, recorder.tensors, outputs)
+        inputs = [*recorder.inputs, *work.fixed]
+        self.run = script(inputs, work.calls, work.outputs)
+        self.slots = inputs[given:]
         self.met = [recorder.tensors[slot.index].detach() for slot in self.slots]
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
         self.names = [names.get(place(tensor)) for tensor in self.met]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rookery.networks.calls import Call, Slot
 
 MEMORY_FORMATS = {
     torch.contiguous_format: 0,
@@ -17,22 +18,6 @@ MEMORY_FORMATS = {
     torch.channels_last_3d: 3,
 }
 """As TorchScript has them."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Stands for a tensor."""
-
-    index: int
-
-
-class Call(NamedTuple):
-    """One operation: its arguments, with slots for tensors, and the slots of its results."""
-
-    operation: Any
-    args: Any
-    kwargs: dict[str, Any]
-    results: Any
 
 
 def script(

@@ -18,7 +18,7 @@ from rookery.runtime.state import Parts
 
 def learn_from(memory: Memory, learner: Learner, most: int | None = None) -> None:
     """Every update that is due, or the first of them."""
-    for batch in itertools.islice(memory.batches(), most):
+    for batch in itertools.islice(memory.batches(learner.ahead), most):
         outcome = learner.update(batch)
         memory.reweigh(batch.keys, outcome.priorities)
         if outcome.stop:

@@ -28,6 +28,7 @@ from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint
 from rookery.runtime.build import build
+from rookery.runtime.serial import learn_from
 
 KINDS = [DQN, ApeX, R2D2]
 SMALL = {"capacity": 2_000, "warm_up": 0, "batch_size": 16}
@@ -505,3 +506,44 @@ def test_a_new_target_leaves_the_old_one_whole():
     assert all(torch.equal(a, b) for a, b in zip(old.parameters(), before, strict=True))
     pairs = zip(algorithm.target.parameters(), algorithm.network.parameters(), strict=True)
     assert all(torch.equal(a, b) and not a.requires_grad for a, b in pairs)
+
+
+def learn_together(shared, settings):
+    """What DQN has learnt of a picture after 7 rounds, four batches drawn together in each, and
+    whether each of them came with its target's values."""
+    register_env("Blinking", blinking(), replace=True)
+    env = make_env("Blinking", EnvOptions(frame_stack=3), num_envs=2)
+    where = Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
+    more = {"rollout_steps": 4, "samples_per_insert": 8.0, "target_period": 6}
+    algorithm = make(DQN, where, NetConfig(encoder="mlp", hidden=(4,)), **(SMALL | more | settings))
+    loop = Loop(algorithm, env)
+    known, update = [], loop.learner.update
+
+    def spied(batch):
+        known.append("target_q" in batch.steps.extra)
+        return update(batch)
+
+    loop.learner.update = spied
+    if not shared:
+        loop.learner.ahead = lambda batch, updates: batch
+    torch.manual_seed(1)
+    for _ in range(7):
+        loop.memory.add(algorithm.prepare(loop.actor.collect(0)))
+        learn_from(loop.memory, loop.learner)
+    return loop.learner.flat.values.detach().clone(), known
+
+
+@pytest.mark.parametrize("settings", [{}, {"atoms": 5}, {"noisy": True}, {"target_tau": 0.1}])
+def test_batches_drawn_together_share_their_targets_values_and_learn_the_same(settings):
+    (apart, none), (together, known) = (learn_together(x, settings) for x in (False, True))
+    torch.testing.assert_close(together, apart)
+    assert not any(none)
+    # A new target comes after every sixth update: in the midst of every third four.
+    expected = [number // 4 % 3 != 1 for number in range(len(known))]
+    assert known == (expected if not settings else [False] * len(known))
+    assert len(known) >= 20
+
+
+def test_values_of_small_networks_are_left_to_the_update():
+    algorithm = make(DQN, make_env("CartPole-v1"), target_period=5, **SMALL)
+    assert not algorithm.settled(0, 2)

@@ -18,8 +18,9 @@ def torch_optimizer(name, values, config):
     return torch.optim.SGD([values], lr=rate)
 
 
+@pytest.mark.parametrize("divisor", [None, 1.0, 2.5])
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
-def test_steps_equal_torch(name):
+def test_steps_equal_torch(name, divisor):
     config = OptimizerConfig(optimizer=name, learning_rate=0.01, epsilon=1e-5)
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(200, generator=generator)
@@ -27,10 +28,10 @@ def test_steps_equal_torch(name):
     step, reference = make_optimizer(ours, config), torch_optimizer(name, theirs, config)
     for number in range(50):
         ours.grad = torch.randn(200, generator=generator)
-        theirs.grad = ours.grad.clone()
+        theirs.grad = ours.grad / (divisor or 1)
         if number == 25:
             step.learning_rate = reference.param_groups[0]["lr"] = 0.002
-        step.step()
+        step.step(None if divisor is None else torch.tensor(divisor))
         reference.step()
     assert not torch.allclose(ours, start, atol=1e-2)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

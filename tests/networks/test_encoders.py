@@ -102,11 +102,19 @@ def test_leading_axes_of_images_pass_through(encoder):
     torch.testing.assert_close(folded.flatten(0, 1), flat, atol=1e-5, rtol=1e-5)
 
 
-def test_images_are_scaled_to_1_and_left_alone():
-    network = Plain(Image((3, 40, 40)), 16, "nature").image
-    values = torch.full((1, 3, 40, 40), 255, dtype=torch.uint8)
-    assert network(values).unique().tolist() == [1]
-    assert values.unique().tolist() == [255]
+@pytest.mark.parametrize("kind", ["nature", "impala"])
+@pytest.mark.parametrize("highest", [1, 100, 255])
+def test_images_are_scaled_to_1_and_left_alone(kind, highest):
+    space = spaces.Box(0, highest, (3, 40, 40), np.uint8)
+    network = encoder_of(space, Encoding(kind, 16))
+    values = torch.randint(0, highest + 1, (2, 3, 40, 40), dtype=torch.uint8)
+    before = values.clone()
+    layers = network.convolutions if kind == "nature" else network.stages
+    seen = layers(values.float() / highest)
+    seen = seen.relu() if kind == "impala" else seen
+    expected = network.dense(seen.permute(0, 2, 3, 1).flatten(1)).relu()
+    torch.testing.assert_close(network(values), expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(values, before)
 
 
 @pytest.mark.parametrize("shape", [(4, 12, 10), (12, 10, 3), (12, 10), (2, 12, 10, 3)], ids=str)
@@ -121,7 +129,8 @@ def test_images_lie_channels_last_however_they_came(shape):
         assert torch.equal(see(cut), seen[::2] if len(cut) == 3 else seen)
     planes = {(4, 12, 10): x, (12, 10, 3): x.movedim(-1, 1), (12, 10): x.unsqueeze(1)}
     stacked = x.movedim(-1, 2).flatten(1, 2) if len(shape) == 4 else planes[shape]
-    torch.testing.assert_close(seen, stacked.float() / 255)
+    assert torch.equal(seen, stacked.float())
+    assert see.scale == 1 / 255
 
 
 def test_nature_has_the_papers_size():
@@ -237,9 +246,8 @@ def test_arrays_of_bytes_are_boards_pictures_or_vectors():
     grey = encoder_of(image(40, 50), Encoding("auto", 16))
     assert isinstance(grey, Plain)
     assert grey.image.shape == (1, 40, 50)
-    bright = torch.full((2, 40, 50), 255, dtype=torch.uint8)
-    assert grey.image(bright).unique().tolist() == [1]
-    assert grey(bright).shape == (2, 16)
+    assert grey.image.scale == 1 / 255
+    assert grey(torch.full((2, 40, 50), 255, dtype=torch.uint8)).shape == (2, 16)
     small = encoder_of(spaces.Box(0, 8, (4, 16), np.uint8), Encoding("auto", 16))
     assert small.features == 64
     assert isinstance(encoder_of(image(24, 18), Encoding("mlp", 16)), FloatVector)

@@ -71,6 +71,7 @@ def test_from_the_fourth_call_the_function_is_not_called_and_nothing_differs():
         with torch.no_grad():
             for parameter in (*ours.parameters(), *theirs.parameters()):
                 parameter.sub_(0.1 * parameter.grad)
+                parameter.grad.zero_()
     assert recorded.refused is None
 
 
@@ -86,7 +87,7 @@ def test_convolutions_are_recorded_forwards_and_backwards():
         batch = {"x": torch.randn(5, 2, 6, 6), "y": torch.randn(5, 2)}
         assert torch.equal(recorded(batch)["loss"], plain(batch)["loss"])
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            assert torch.equal(a.grad, b.grad)
+            torch.testing.assert_close(a.grad, b.grad)
     assert recorded.refused is None
     assert eager.calls == 3
 

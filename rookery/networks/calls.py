@@ -1,0 +1,56 @@
+"""Operations on tensors as data: what is called, on what, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for a tensor."""
+
+    index: int
+
+
+class Call(NamedTuple):
+    """One operation: its arguments, with slots for tensors, and the slots of its results."""
+
+    operation: Any
+    args: Any
+    kwargs: dict[str, Any]
+    results: Any
+
+
+def replaced(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """`tree` with `function` over its leaves of one kind; lists, tuples and dicts are branches."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: replaced(value, kind, function) for key, value in tree.items()}
+    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
+        parts = [replaced(value, kind, function) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+def leaves(tree: Any, kind: type) -> list[Any]:
+    """The leaves of one kind, in order."""
+    found: list[Any] = []
+    gather(tree, kind, found)
+    return found
+
+
+def gather(tree: Any, kind: type, found: list[Any]) -> None:
+    """Append the leaves of one kind to `found`."""
+    if isinstance(tree, kind):
+        found.append(tree)
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            gather(part, kind, found)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            gather(part, kind, found)
