@@ -3,7 +3,8 @@
 An update of a small network is some sixty operations of a microsecond or two, each wrapped in
 several of bookkeeping: Python, autograd's graph, the lock that other threads wait for. The list of
 operations is the same every time. So it is taken down once, forward and backward alike, and from
-then on run as one TorchScript call: the same operations in the same order on the same memory.
+then on run as one TorchScript call: the same operations in the same order on the same memory,
+but for a few that come to the same with less work.
 """
 
 from __future__ import annotations
