@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+import pytest
 import torch
 
-from rookery.data.tree import tree_split
+from rookery.data.tree import rows_apart, tree_split
 
 
 class Pair(NamedTuple):
@@ -15,7 +16,7 @@ class Pair(NamedTuple):
 def test_parts_of_a_tree_are_trees_of_parts():
     x = torch.arange(12).view(2, 6)
     tree = Pair({"a": x, "b": (x + 100, ())}, {})
-    first, second, third = tree_split(tree, 3, 1)
+    first, second, third = tree_split(tree, 3, lambda x: x.tensor_split(3, 1))
     assert isinstance(second, Pair)
     assert first.obs["a"].tolist() == [[0, 1], [6, 7]]
     assert second.obs["b"][0].tolist() == [[102, 103], [108, 109]]
@@ -25,5 +26,19 @@ def test_parts_of_a_tree_are_trees_of_parts():
 
 
 def test_nothing_is_split_into_nothings():
-    assert tree_split((), 2, 0) == [(), ()]
-    assert tree_split({}, 2, 0) == [{}, {}]
+    assert tree_split((), 2, torch.unbind) == [(), ()]
+    assert tree_split({}, 2, torch.unbind) == [{}, {}]
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(6, 3), (7, 3), (8, 3), (5, 5), (4, 1), (3, 2)])
+def test_rows_apart_are_all_rows_in_parts_that_look_alike(rows, parts):
+    leaf = torch.arange(rows * 2).view(rows, 2)
+    cut = rows_apart(leaf, parts)
+    assert len(cut) == parts
+    assert torch.equal(torch.cat(cut, 1)[0], leaf)
+    assert {part.shape[0] for part in cut} == {1}
+    sizes = [part.shape[1] for part in cut]
+    assert sizes == [len(x) for x in torch.arange(rows).tensor_split(parts)]
+    assert len({(part.shape, part.stride()) for part in cut}) == len(set(sizes))
+    whole = torch.arange(parts * sizes[0] * 2).view(-1, 2)
+    assert rows_apart(whole, parts)[0].stride() == cut[0].stride()

@@ -44,15 +44,28 @@ def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
     return tree_map(lambda x: x[:, index], tree)
 
 
-def tree_split(tree: Tree, parts: int, axis: int) -> Sequence[Tree]:
-    """So many parts, as equal as can be, along an axis of every leaf."""
+Split = Callable[[Tensor], Sequence[Tensor]]
+"""What makes several tensors of one."""
+
+
+def tree_split(tree: Tree, parts: int, split: Split) -> Sequence[Tree]:
+    """So many trees, with the parts that `split` makes of every leaf."""
     if isinstance(tree, dict):
-        columns = [tree_split(branch, parts, axis) for branch in tree.values()]
+        columns = [tree_split(branch, parts, split) for branch in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in side_by_side(columns, parts)]
     if isinstance(tree, tuple):
-        rows = side_by_side([tree_split(branch, parts, axis) for branch in tree], parts)
+        rows = side_by_side([tree_split(branch, parts, split) for branch in tree], parts)
         return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
-    return tree.tensor_split(parts, axis)
+    return split(tree)
+
+
+def rows_apart(leaf: Tensor, parts: int) -> list[Tensor]:
+    """Rows [N, ...] in so many parts [1, M, ...], as equal as can be: those of one size are alike
+    in their strides too."""
+    size, larger = divmod(len(leaf), parts)
+    end = larger * (size + 1)
+    first = leaf[:end].unflatten(0, (larger, 1, size + 1)).unbind()
+    return [*first, *leaf[end:].unflatten(0, (parts - larger, 1, size)).unbind()]
 
 
 def side_by_side(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:

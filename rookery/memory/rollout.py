@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
-from rookery.data.tree import Tree, flatten_time, map_batch, tree_leaves, tree_map, tree_split
+from rookery.data.tree import (
+    Tree,
+    flatten_time,
+    map_batch,
+    rows_apart,
+    tree_leaves,
+    tree_map,
+    tree_split,
+)
 from rookery.memory.base import Ahead, as_drawn
 
 SMALL_BYTES = 16 << 20
@@ -74,6 +83,6 @@ def cuts(flat: Tree, rows: Tensor, parts: int) -> Iterator[Batch]:
     small = sum(leaf.nbytes for leaf in tree_leaves(flat)) <= SMALL_BYTES
     for some in (rows,) if small else rows.tensor_split(parts):
         taken = tree_map(lambda x, some=some: x.index_select(0, some), flat)
-        for cut in tree_split(taken, parts if small else 1, 0):
-            # Only now: a size 1 that was cut out of more has other strides every time.
-            yield Batch(tree_map(lambda x: x.unsqueeze(0), cut), ())
+        count = parts if small else 1
+        for steps in tree_split(taken, count, partial(rows_apart, parts=count)):
+            yield Batch(steps, ())
