@@ -33,5 +33,5 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | None, draw: Tensor | None) -> Te
     best = q.argmax(-1)
     if epsilon is None or draw is None:
         return best
-    anything = (draw[1] * q.shape[-1]).long()
-    return torch.where(draw[0] < epsilon, anything, best)
+    chance, which = draw.unbind()
+    return torch.where(chance < epsilon, (which * q.shape[-1]).long(), best)

@@ -229,13 +229,17 @@ class ReplayAlgorithm(Algorithm):
         q, after = self.judge(obs, reward, state)
         action = epsilon_greedy(q, explore, draw)
         extra = recorded_values(q, action) if self.records else {}
-        return Decision(action, action + self.start, self.carried(after, action), extra)
+        return Decision(action, self.named(action), self.carried(after, action), extra)
 
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
         """Of a network whose noise, if it has any, is quiet."""
         q, after = self.judge(obs, reward, state)
         action = q.argmax(-1)
-        return Decision(action, action + self.start, self.carried(after, action), {"q": q})
+        return Decision(action, self.named(action), self.carried(after, action), {"q": q})
+
+    def named(self, action: Tensor) -> Tensor:
+        """Actions as the environment calls them."""
+        return action + self.start if self.start else action
 
     def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Action values [B, A], and the recurrent core's state after the observation."""

@@ -214,12 +214,13 @@ class Replay:
         environment ignored left out."""
         priority = self.priorities(lane, rows)
         index = self.place_of(lane[:, None], rows)
-        whole = np.broadcast_to(rows, index.shape)
-        played = np.ones(index.shape, bool)
+        self.row_at[index] = rows
         if self.windows.stride == 1:
-            played = self.ring.mask[self.ring.places(lane[:, None], whole)] > 0
-        self.row_at[index] = np.where(played, whole, -1)
-        self.distribution.put(index[played], None if priority is None else priority[played])
+            # Every row begins a window then, and stands where its window does.
+            played = self.ring.mask[index] > 0
+            self.row_at[index[~played]] = -1
+            index, priority = index[played], None if priority is None else priority[played]
+        self.distribution.put(index.reshape(-1), None if priority is None else priority.reshape(-1))
 
     def priorities(self, lane: Indices, rows: Indices) -> Floats | None:
         """First priorities [B, windows], from what was recorded while acting."""

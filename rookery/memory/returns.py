@@ -62,8 +62,10 @@ def n_step(reward: Any, discount: Any, mask: Any, gamma: float, n: int) -> NStep
     episode terminated. On a masked row itself the sum is empty.
     """
     count = len(mask) - n
-    playing, factor, total, last = 1.0, 1.0, 0.0, 0.0
-    for k in range(n):
+    playing = last = mask[:count]
+    total = playing * reward[:count]
+    factor = 1 - playing + gamma * playing * discount[:count]
+    for k in range(1, n):
         rows = slice(k, k + count)
         playing = playing * mask[rows]
         total = total + factor * playing * reward[rows]

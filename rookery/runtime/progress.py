@@ -106,9 +106,10 @@ class Progress:
 
     def solved(self, stop_return: float | None) -> bool:
         """Whether a full window of episodes has the return asked for."""
+        if stop_return is None or len(self.returns) < WINDOW:
+            return False
         mean = self.return_mean
-        full = len(self.returns) == WINDOW
-        return stop_return is not None and full and mean is not None and mean >= stop_return
+        return mean is not None and mean >= stop_return
 
     def report(self) -> dict[str, Any]:
         """The columns of progress.csv that are known here; no mean before the first episode."""
