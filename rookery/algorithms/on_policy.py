@@ -71,9 +71,9 @@ def values(network: ActorCritic, segment: Segment) -> Tensor:
 
 def moments(values: Tensor, mask: Tensor) -> Tensor:
     """Count, sum and sum of squares of the unmasked values, [3] in double precision."""
-    masked = (values * mask).double()
+    masked = (values * mask).double().flatten()
     count = mask.sum(dtype=torch.float64)
-    return torch.stack([count, masked.sum(), masked.square().sum()])
+    return torch.stack([count, masked.sum(), torch.dot(masked, masked)])
 
 
 def standardise(values: Tensor, moments: Tensor, centre: bool = True, scale: bool = True) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
 from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
-from rookery.data.steps import Batch, Loss, Segment
+from rookery.data.steps import Batch, Loss, Segment, Steps
+from rookery.data.tree import flatten_time
 from rookery.errors import require
 from rookery.memory.returns import gae
 from rookery.memory.rollout import Rollout
@@ -122,21 +123,20 @@ class PPO(PolicyAlgorithm):
         return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        steps, config = batch.steps, self.config
-        scale = steps.mask / statistics[0].clamp(min=1)
-        advantage = steps.extra["advantage"]
+        config, rows = self.config, flatten_time(batch.steps)
+        scale = rows.mask / statistics[0].float().clamp(min=1)
+        advantage = rows.extra["advantage"]
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)
-        reset = resets(steps.mask) if self.network.recurrent else None
-        params, value = self.network(steps.obs, batch.state, reset)
-        log_prob, entropies = self.network.head.log_prob_and_entropy(params, steps.action)
-        log_ratio = log_prob - steps.extra["log_prob"]
+        params, value = self.judged(batch, rows)
+        log_prob, entropies = self.network.head.log_prob_and_entropy(params, rows.action)
+        log_ratio = log_prob - rows.extra["log_prob"]
         ratio = log_ratio.exp()
-        gain = (clipped_objective(ratio, advantage, config.clip) * scale).sum()
-        old = steps.extra["value"]
-        target = old + steps.extra["advantage"]
-        error = (value_error(value, old, target, config.value_clip) * scale).sum()
-        entropy = (entropies * scale).sum()
+        gain = torch.dot(clipped_objective(ratio, advantage, config.clip), scale)
+        old = rows.extra["value"]
+        target = old + rows.extra["advantage"]
+        error = torch.dot(value_error(value, old, target, config.value_clip), scale)
+        entropy = torch.dot(entropies, scale)
         total = config.value_coef * error - gain
         if config.entropy_coef:
             total = total - config.entropy_coef * entropy
@@ -146,10 +146,18 @@ class PPO(PolicyAlgorithm):
                 "policy_loss": -gain,
                 "value_loss": error,
                 "entropy": entropy,
-                "kl": ((change - log_ratio) * scale).sum(),
-                "clip_fraction": ((change.abs() > config.clip) * scale).sum(),
+                "kl": torch.dot(change - log_ratio, scale),
+                "clip_fraction": torch.dot((change.abs() > config.clip).float(), scale),
             }
         return Loss(total, metrics)
+
+    def judged(self, batch: Batch, rows: Steps) -> tuple[Tensor, Tensor]:
+        """Distribution parameters [N, P] and values [N] of a batch whose rows are [N, ...]."""
+        if not self.network.recurrent:
+            return self.network(rows.obs, ())
+        steps = batch.steps
+        params, value = self.network(steps.obs, batch.state, resets(steps.mask))
+        return params.flatten(0, 1), value.flatten()
 
     @property
     def may_stop(self) -> bool:
