@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
 from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
-from rookery.data.steps import Batch, Loss, Segment, Steps
+from rookery.data.steps import Batch, Loss, Segment
 from rookery.data.tree import flatten_time
 from rookery.errors import require
 from rookery.memory.returns import gae
@@ -123,12 +123,12 @@ class PPO(PolicyAlgorithm):
         return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        config, rows = self.config, flatten_time(batch.steps)
-        scale = rows.mask / statistics[0].float().clamp(min=1)
+        config, rows = self.config, flatten_time(batch.steps._replace(obs=()))
+        scale = rows.mask / statistics[0].clamp(min=1)
         advantage = rows.extra["advantage"]
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)
-        params, value = self.judged(batch, rows)
+        params, value = self.judged(batch)
         log_prob, entropies = self.network.head.log_prob_and_entropy(params, rows.action)
         log_ratio = log_prob - rows.extra["log_prob"]
         ratio = log_ratio.exp()
@@ -151,11 +151,11 @@ class PPO(PolicyAlgorithm):
             }
         return Loss(total, metrics)
 
-    def judged(self, batch: Batch, rows: Steps) -> tuple[Tensor, Tensor]:
-        """Distribution parameters [N, P] and values [N] of a batch whose rows are [N, ...]."""
-        if not self.network.recurrent:
-            return self.network(rows.obs, ())
+    def judged(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Distribution parameters [N, P] and values [N] of a batch's N rows."""
         steps = batch.steps
+        if not self.network.recurrent:
+            return self.network(flatten_time(steps.obs), ())
         params, value = self.network(steps.obs, batch.state, resets(steps.mask))
         return params.flatten(0, 1), value.flatten()
 
