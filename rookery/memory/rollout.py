@@ -47,10 +47,10 @@ class Rollout:
 
     def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
         """Minibatches on the learner's device."""
-        return (ahead(batch, 1) for batch in self.minibatches_of_epochs())
+        return (ahead(batch, 1) for batch in self.shuffled())
 
-    def minibatches_of_epochs(self) -> Iterator[Batch]:
-        """What there is, once in every epoch."""
+    def shuffled(self) -> Iterator[Batch]:
+        """All there is in minibatches, once in every epoch."""
         assert self.content is not None
         steps, state = tree_map(lambda x: x.to(self.device), self.content)
         self.content = None

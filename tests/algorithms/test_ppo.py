@@ -6,7 +6,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 import torch
-from scenes import CPU, FLAT, Lanes, Loop, a_batch, make, ppo
+from scenes import CPU, FLAT, Lanes, Loop, a_batch, make, ppo, shaken
 
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO, clipped_objective, value_error
@@ -15,6 +15,7 @@ from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Alone
 from rookery.memory.returns import gae
 from rookery.networks.build import NetConfig
+from rookery.networks.recurrent import resets
 
 
 def test_clipped_objective_by_hand():
@@ -120,6 +121,35 @@ def test_the_first_minibatch_finds_the_policy_where_the_rollout_left_it(action, 
     metrics = algorithm.loss(batch, algorithm.statistics(batch)).metrics
     assert abs(metrics["kl"].item()) < 1e-6
     assert metrics["clip_fraction"].item() == 0
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_the_loss_is_that_of_every_row_by_itself(core):
+    env = Lanes([[(3, "truncated")], [(5, "terminated")], [(4, "both")]])
+    net = NetConfig(hidden=(8,), core=core, core_size=4)
+    settings = {"rollout_steps": 12, "minibatches": 1, "entropy_coef": 0.1, "value_clip": 0.3}
+    algorithm = make(PPO, env, net, **settings)
+    loop = Loop(algorithm, env)
+    loop.memory.add(algorithm.prepare(loop.actor.collect()))
+    batch = next(loop.memory.batches())
+    shaken(algorithm.network)
+    steps, head, config = batch.steps, algorithm.network.head, algorithm.config
+    reset = resets(steps.mask) if core != "none" else None
+    params, value = algorithm.network(steps.obs, batch.state, reset)
+    played = steps.mask.nonzero().tolist()
+    old = torch.stack([steps.extra["advantage"][t, b] for t, b in played]).double()
+    total = 0.0
+    for t, b in played:
+        log_prob = head.log_prob(params[t, b], steps.action[t, b])
+        ratio = (log_prob - steps.extra["log_prob"][t, b]).exp()
+        advantage = steps.extra["advantage"][t, b]
+        standard = (advantage - old.mean()) / (old.std(correction=0) + 1e-8)
+        gain = clipped_objective(ratio, standard, config.clip)
+        before = steps.extra["value"][t, b]
+        error = value_error(value[t, b], before, before + advantage, config.value_clip)
+        total += config.value_coef * error - gain - config.entropy_coef * head.entropy(params[t, b])
+    loss = algorithm.loss(batch, algorithm.statistics(batch))
+    torch.testing.assert_close(loss.total, (total / len(played)).float(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_policy_moves_after_the_first_update():
