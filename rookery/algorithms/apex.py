@@ -15,8 +15,8 @@ from rookery.algorithms.off_policy import (
     count_actions,
     target_of,
     transition_loss,
-    transition_replay,
 )
+from rookery.algorithms.replays import transition_replay
 from rookery.data.steps import Batch, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require

@@ -16,8 +16,8 @@ from rookery.algorithms.off_policy import (
     rows_of,
     target_of,
     transition_loss,
-    transition_replay,
 )
+from rookery.algorithms.replays import transition_replay
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import gymnasium.spaces as spaces
@@ -20,11 +20,8 @@ from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
 from rookery.memory import budget
-from rookery.memory.distributions import Prioritized, Uniform
-from rookery.memory.limiter import Limiter
-from rookery.memory.replay import Columns, FirstPriorities, Replay, Transitions, Windows
+from rookery.memory.replay import Columns
 from rookery.memory.returns import n_step
-from rookery.memory.ring import Layout, Ring, row_like
 from rookery.memory.sum_tree import Floats, Indices
 from rookery.networks.images import has_images
 from rookery.networks.recording import recorded
@@ -299,9 +296,6 @@ class LadderAlgorithm(ReplayAlgorithm):
         return epsilon.to(self.device)
 
 
-# ---------------------------------------------------------------- memory
-
-
 def count_actions(name: str, space: spaces.Space) -> int:
     """How many actions there are; only Discrete spaces have action values."""
     if not isinstance(space, spaces.Discrete):
@@ -310,99 +304,3 @@ def count_actions(name: str, space: spaces.Space) -> int:
             f" {type(space).__name__}; use ppo"
         )
     return int(space.n)
-
-
-def layout_of(
-    spaces_: Spaces, recorded: tuple[str, ...], state: tuple[Tensor, ...] = (), stride: int = 1
-) -> Layout:
-    """What a row of such an environment is made of; `recorded` names numbers kept with it."""
-    obs = row_like(spaces_.obs)
-    if spaces_.frame_stack > 1:
-        obs = tree_map(lambda x: x[0], obs)
-    return Layout(
-        obs=obs,
-        action=torch.empty((), dtype=torch.int16, device="meta"),
-        extra={name: torch.empty((), device="meta") for name in recorded},
-        state=state,
-        frames=spaces_.frame_stack,
-        stride=stride,
-    )
-
-
-def transition_replay(
-    config: ReplayConfig,
-    spaces_: Spaces,
-    *,
-    recorded: bool,
-    lanes: int,
-    writers: int,
-    rows_at_once: int,
-    device: torch.device,
-    seed: int,
-) -> Replay:
-    """A replay of n-step transitions; if values are `recorded`, they give first priorities."""
-    return build_replay(
-        config,
-        layout_of(spaces_, ("q", "value") if recorded else ()),
-        Transitions(config.n_step, config.gamma),
-        lanes=lanes,
-        writers=writers,
-        rows_at_once=rows_at_once,
-        device=device,
-        seed=seed,
-        first_priorities=partial(recorded_errors, gamma=config.gamma, n=config.n_step)
-        if recorded
-        else None,
-    )
-
-
-def build_replay(
-    config: ReplayConfig,
-    layout: Layout,
-    windows: Windows,
-    *,
-    lanes: int,
-    writers: int,
-    rows_at_once: int,
-    device: torch.device,
-    seed: int,
-    first_priorities: FirstPriorities | None,
-) -> Replay:
-    """A replay for `writers` actors of `lanes` environments that add `rows_at_once` rows."""
-    total = lanes * writers
-    capacity = budget.rows_within(config.capacity, layout.row_bytes())
-    require(
-        config.batch_size <= capacity,
-        f"algo.capacity={config.capacity} holds {capacity:,} rows, less than"
-        f" algo.batch_size={config.batch_size}",
-    )
-    rows = capacity // total // windows.stride * windows.stride
-    # While rows are being overwritten, some window must stay whole.
-    least = windows.length + windows.stride + layout.frames + rows_at_once
-    require(
-        rows >= least,
-        f"algo.capacity={config.capacity} gives each of the {total} environments {rows:,} rows, but"
-        f" a window of {windows.length} needs {least}; raise it or lower --envs",
-    )
-    require(
-        config.warm_up <= rows * total,
-        f"algo.warm_up={config.warm_up} is more than algo.capacity={config.capacity} holds",
-    )
-    budget.check_fits(layout.row_bytes() * rows * total, rows * total)
-    ring = Ring(layout, total, rows)
-    samples = config.batch_size * windows.samples
-    tolerance = 2 * max(samples, (config.samples_per_insert or 0) * rows_at_once * lanes)
-    return Replay(
-        ring,
-        windows,
-        Prioritized(total * ring.starts, config.alpha, config.beta)
-        if config.alpha
-        else Uniform(total, ring.starts),
-        # Before the first window is whole there is nothing to wait for.
-        Limiter(config.samples_per_insert, max(config.warm_up, windows.length * total), tolerance),
-        config.batch_size,
-        seed,
-        device,
-        writers,
-        first_priorities if config.alpha else None,
-    )

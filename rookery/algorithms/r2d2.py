@@ -13,13 +13,12 @@ from rookery.algorithms.base import Collection, Spaces, register
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
-    build_replay,
     chosen_value,
     cost,
     count_actions,
-    layout_of,
     target_of,
 )
+from rookery.algorithms.replays import build_replay, layout_of
 from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
