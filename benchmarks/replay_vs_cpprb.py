@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from rookery.algorithms.base import Spaces
-from rookery.algorithms.off_policy import ReplayConfig, transition_replay
+from rookery.algorithms.off_policy import ReplayConfig
+from rookery.algorithms.replays import transition_replay
 from rookery.data.steps import Segment, Steps
 
 CAPACITY, LANES, BATCH, ALPHA, BETA = 1_000_000, 10, 512, 0.6, 0.4
