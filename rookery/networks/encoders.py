@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import TypeVar
 
 import gymnasium.spaces as spaces
@@ -124,7 +125,9 @@ def convolved(image: Picture, layers: nn.Sequential, obs: Tensor) -> Tensor:
     assert isinstance(first, nn.Conv2d)
     weight = first.weight if image.scale == 1 else first.weight * image.scale
     x = F.conv2d(image(obs), weight, first.bias, first.stride, first.padding)
-    return layers[1:](x)
+    for layer in islice(layers, 1, None):
+        x = layer(x)
+    return x
 
 
 class Plain(nn.Module):
