@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Decision, Segment
 from rookery.data.tree import Tree
 from rookery.networks.build import ActorCritic
+from rookery.networks.recording import recorded
 
 
 class PolicyAlgorithm(Algorithm):
@@ -27,7 +31,18 @@ class PolicyAlgorithm(Algorithm):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        """With the distribution that the actions came from recorded.
+        head = self.network.head
+        draw = None if explore is None else head.draw(len(reward), generator, self.device)
+        return self.decided(obs, state, draw)
+
+    @cached_property
+    def decided(self) -> Callable[..., Decision]:
+        """`choose`, from a recording where that pays."""
+        return recorded(self.choose, self.device, lambda: [self.network])
+
+    def choose(self, obs: Tree, state: Tree, draw: Tensor | None) -> Decision:
+        """What `act` decides given the random numbers for it, or without any; with the
+        distribution that the actions came from.
 
         Values are recorded too where they come with the policy; a value network of its own answers
         for a whole segment at once, in `values`.
@@ -39,7 +54,7 @@ class PolicyAlgorithm(Algorithm):
             params, extra["value"], state = self.network.step(obs, state)
         extra["params"] = params
         head = self.network.head
-        action = head.mode(params) if explore is None else head.sample(params, generator)
+        action = head.mode(params) if draw is None else head.sample(params, draw)
         return Decision(action, head.to_env(action), state, extra)
 
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:

@@ -54,3 +54,22 @@ def gather(tree: Any, kind: type, found: list[Any]) -> None:
     elif isinstance(tree, dict):
         for part in tree.values():
             gather(part, kind, found)
+
+
+def takes(call: Call) -> list[Slot]:
+    """The tensors that an operation is given."""
+    return leaves((call.args, call.kwargs), Slot)
+
+
+def made(call: Call) -> list[Slot]:
+    """The tensors that it gives."""
+    return leaves(call.results, Slot)
+
+
+def writes(call: Call) -> list[Slot]:
+    """Those of the first that it changes."""
+    found: list[Slot] = []
+    for i, argument in enumerate(call.operation._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += leaves(call.args[i] if i < len(call.args) else call.kwargs, Slot)
+    return found

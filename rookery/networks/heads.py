@@ -20,7 +20,8 @@ class PolicyHead(nn.Module):
     precision under autocast too: ratios of probabilities do not bear rounding.
 
     `sample` and `mode` give actions in the form that `log_prob` takes; `to_env` turns them into
-    what the environment's action space asks for.
+    what the environment's action space asks for. Chance comes from outside: `sample` takes what
+    `draw` gave.
     """
 
     parameters_named: ClassVar[tuple[str, ...]] = ("logits",)
@@ -31,7 +32,11 @@ class PolicyHead(nn.Module):
         parts = params.chunk(len(self.parameters_named), -1)
         return dict(zip(self.parameters_named, parts, strict=True))
 
-    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+    def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """Random numbers for so many actions, [rows, ...]."""
+        raise NotImplementedError
+
+    def sample(self, params: Tensor, draw: Tensor) -> Tensor:
         raise NotImplementedError
 
     def mode(self, params: Tensor) -> Tensor:
@@ -62,14 +67,18 @@ class Categorical(PolicyHead):
         super().__init__()
         self.linear = linear(features, 1 if per_action else int(space.n), gain=0)
         self.per_action = per_action
+        self.count = int(space.n)
         self.start = int(space.start)
 
     def forward(self, features: Tensor) -> Tensor:
         logits = self.linear(features).float()
         return logits.squeeze(-1) if self.per_action else logits
 
-    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
-        return race(params, generator)
+    def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return clocks(rows, self.count, generator, device)
+
+    def sample(self, params: Tensor, draw: Tensor) -> Tensor:
+        return race(params, draw)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -104,9 +113,12 @@ class MultiCategorical(PolicyHead):
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features).float()
 
-    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
-        parts = params.split(self.counts, -1)
-        return torch.stack([race(logits, generator) for logits in parts], -1)
+    def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return clocks(rows, sum(self.counts), generator, device)
+
+    def sample(self, params: Tensor, draw: Tensor) -> Tensor:
+        parts = zip(params.split(self.counts, -1), draw.split(self.counts, -1), strict=True)
+        return torch.stack([race(logits, times) for logits, times in parts], -1)
 
     def mode(self, params: Tensor) -> Tensor:
         return torch.stack([p.argmax(-1) for p in params.split(self.counts, -1)], -1)
@@ -133,9 +145,11 @@ class Bernoulli(PolicyHead):
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features).float()
 
-    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
-        uniform = torch.empty_like(params).uniform_(generator=generator)
-        return (uniform < params.sigmoid()).to(torch.int8)
+    def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return torch.rand(rows, self.linear.out_features, generator=generator, device=device)
+
+    def sample(self, params: Tensor, draw: Tensor) -> Tensor:
+        return (draw < params.sigmoid()).to(torch.int8)
 
     def mode(self, params: Tensor) -> Tensor:
         return (params > 0).to(torch.int8)
@@ -183,9 +197,12 @@ class Gaussian(PolicyHead):
         mean = self.linear(features).float()
         return torch.cat([mean, self.log_std.expand_as(mean)], -1)
 
-    def sample(self, params: Tensor, generator: torch.Generator | None) -> Tensor:
+    def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        return torch.randn(rows, self.linear.out_features, generator=generator, device=device)
+
+    def sample(self, params: Tensor, draw: Tensor) -> Tensor:
         mean, log_std = params.chunk(2, -1)
-        return mean + log_std.exp() * torch.empty_like(mean).normal_(generator=generator)
+        return mean + log_std.exp() * draw
 
     def mode(self, params: Tensor) -> Tensor:
         return params.chunk(2, -1)[0]
@@ -203,10 +220,16 @@ class Gaussian(PolicyHead):
         return scaled.clamp(self.low, self.high).view(*action.shape[:-1], *self.shape)
 
 
-def race(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+def clocks(
+    rows: int, count: int, generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """When exponential clocks ring, [rows, count]."""
+    return torch.empty(rows, count, device=device).exponential_(generator=generator)
+
+
+def race(logits: Tensor, times: Tensor) -> Tensor:
     """A draw from softmax(logits): the first of exponential clocks to ring, [...]."""
-    clocks = torch.empty_like(logits).exponential_(generator=generator)
-    return (logits - clocks.log_()).argmax(-1)
+    return (logits - times.log()).argmax(-1)
 
 
 def entropy_of(log_probs: Tensor) -> Tensor:

@@ -3,13 +3,14 @@
 An update of a small network is some sixty operations of a microsecond or two, each wrapped in
 several of bookkeeping: Python, autograd's graph, the lock that other threads wait for. The list of
 operations is the same every time. So it is taken down once, forward and backward alike, and from
-then on run as one TorchScript call: the same operations in the same order on the same memory,
-but for a few that come to the same with less work.
+then on run as it stands, but for a few operations that come to the same with less work: by NumPy
+where all tensors are small, else as one TorchScript call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rookery.networks.arrays import Plan, Program
 from rookery.networks.calls import Call, Slot, leaves, replaced
 from rookery.networks.script import script
-from rookery.networks.simplify import simplified
+from rookery.networks.simplify import Simplified, simplified
 
 REFUSED = {
     torch.Tag.data_dependent_output: "reads a value",
@@ -140,14 +142,15 @@ class Recording:
 
     def __init__(self, recorder: Recorder, result: Any, given: int, modules: Sequence[nn.Module]):
         shape = replaced(result, Tensor, recorder.slot_of)
-        outputs: list[Slot] = leaves(shape, Slot)
+        outputs: list[Slot] = list(dict.fromkeys(leaves(shape, Slot)))
         self.result = rebuilding(shape, outputs)
-        """From what the script gives to what the function gave."""
-        work = simplified(recorder.calls, recorder.tensors, outputs)
-        inputs = [*recorder.inputs, *work.fixed]
-        self.run = script(inputs, work.calls, work.outputs)
-        self.slots = inputs[given:]
+        """From what a run gives to what the function gave."""
+        self.work = simplified(recorder.calls, recorder.tensors, outputs)
+        self.slots = [*recorder.inputs[given:], *self.work.fixed]
         self.met = [recorder.tensors[slot.index].detach() for slot in self.slots]
+        self.bound = runner(recorder.inputs[:given], self.slots, self.work, recorder.tensors)
+        """From the tensors met on the way to what makes outputs of inputs with them."""
+        self.run = self.bound(self.met)
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
         self.names = [names.get(place(tensor)) for tensor in self.met]
         self.views = recorder.views
@@ -169,21 +172,38 @@ class Recording:
             results = leaves(call.operation(*args, **kwargs), Tensor)
             values.update(zip(leaves(call.results, Slot), results, strict=True))
         self.met = list(values.values())
+        self.run = self.bound(self.met)
         self.modules, self.anchors = tuple(modules), anchors(modules)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
         # A tenth faster than without gradients alone: what is made keeps no account of its views.
         with torch.inference_mode():
-            return self.result(self.run(*inputs, *self.met))
+            return self.result(self.run(inputs))
 
     def agrees(self, inputs: Sequence[Tensor], compute: Callable[[], Any]) -> tuple[bool, Any]:
         """Whether the recording makes of the inputs what `compute` does, and its result."""
         with torch.no_grad():
             copies = cloned([*inputs, *self.met])
-            ours = [*self.run(*copies), *copies[len(inputs) :]]
+            met = copies[len(inputs) :]
+            made = self.result(self.bound(met)(copies[: len(inputs)]))
         result = compute()
-        theirs = [*leaves(result, Tensor), *self.met]
+        ours, theirs = [*leaves(made, Tensor), *met], [*leaves(result, Tensor), *self.met]
         return all(map(close, ours, theirs)), result
+
+
+Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def runner(
+    inputs: Sequence[Slot], met: Sequence[Slot], work: Simplified, examples: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor]], Run]:
+    """What runs the calls on inputs, given the tensors that they met: NumPy where all are small,
+    else TorchScript."""
+    plan = Plan(inputs, met, work.calls, work.outputs, examples)
+    if plan.pays():
+        return partial(Program, plan)
+    function = script([*inputs, *met], work.calls, work.outputs)
+    return lambda tensors: lambda given: function(*given, *tensors)
 
 
 def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rookery.networks.calls import Call, Slot, leaves
+from rookery.networks.calls import Call, Slot, made, takes, writes
 
 aten = torch.ops.aten
 BY_SHAPE = {
@@ -137,25 +137,6 @@ def turned(calls: Iterable[Call], tensors: Sequence[Tensor], spare: Iterator[Slo
 def is_product(call: Call) -> bool:
     """Whether it is a plain product of two matrices."""
     return call.operation is aten.mm.default
-
-
-def takes(call: Call) -> list[Slot]:
-    """The tensors that an operation is given."""
-    return leaves((call.args, call.kwargs), Slot)
-
-
-def made(call: Call) -> list[Slot]:
-    """The tensors that it gives."""
-    return leaves(call.results, Slot)
-
-
-def writes(call: Call) -> list[Slot]:
-    """Those of the first that it changes."""
-    found: list[Slot] = []
-    for i, argument in enumerate(call.operation._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += leaves(call.args[i] if i < len(call.args) else call.kwargs, Slot)
-    return found
 
 
 def memory(tensors: Sequence[Tensor], slot: Slot) -> int:

@@ -57,8 +57,9 @@ def test_what_is_recorded_is_the_value_taken_and_the_best():
             q = algorithm.network(obs)
         for lane in range(4):
             taken = int(decision.action[lane])
-            assert decision.extra["q"][lane].item() == pytest.approx(q[lane, taken].item())
-            assert decision.extra["value"][lane].item() == pytest.approx(max(q[lane].tolist()))
+            best = max(q[lane].tolist())
+            assert decision.extra["q"][lane].item() == pytest.approx(q[lane, taken].item(), 1e-4)
+            assert decision.extra["value"][lane].item() == pytest.approx(best, 1e-4)
             different += taken != int(q[lane].argmax())
     assert different > 0
     stored = memory.ring.extra["q"][:-1].reshape(4, -1)[:, :20].T

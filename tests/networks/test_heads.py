@@ -28,6 +28,12 @@ def some_params(head, rows=1000, seed=0):
     return torch.randn(rows, width, generator=rng)
 
 
+def sampled(head, params, seed):
+    """Actions for every row of parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    return head.sample(params, head.draw(len(params), generator, params.device))
+
+
 def torchs(name, params):
     """Log-probability function and entropy by torch.distributions."""
     if name == "discrete":
@@ -51,7 +57,7 @@ def torchs(name, params):
 def test_log_prob_and_entropy_are_torchs(name):
     head = a_head(SPACES[name])
     params = some_params(head)
-    action = head.sample(params, torch.Generator().manual_seed(1))
+    action = sampled(head, params, 1)
     log_prob, entropy = torchs(name, params)
     torch.testing.assert_close(
         head.log_prob(params, action), log_prob(action), atol=1e-4, rtol=1e-4
@@ -63,7 +69,7 @@ def test_log_prob_and_entropy_are_torchs(name):
 def test_time_and_lane_axes_pass_through(name):
     head = a_head(SPACES[name])
     params = some_params(head, 6)
-    action = head.sample(params, torch.Generator().manual_seed(1))
+    action = sampled(head, params, 1)
     folded = params.view(2, 3, -1), action.view(2, 3, *action.shape[1:])
     assert torch.equal(head.log_prob(*folded).flatten(), head.log_prob(params, action))
     assert torch.equal(head.entropy(folded[0]).flatten(), head.entropy(params))
@@ -74,7 +80,7 @@ def test_time_and_lane_axes_pass_through(name):
 def test_actions_lie_in_the_space(name):
     space, head = SPACES[name], a_head(SPACES[name])
     params = 3 * some_params(head, 300)
-    for action in (head.sample(params, torch.Generator().manual_seed(1)), head.mode(params)):
+    for action in (sampled(head, params, 1), head.mode(params)):
         rows = head.to_env(action).numpy().astype(space.dtype)
         assert all(space.contains(row if space.shape else space.dtype.type(row)) for row in rows)
 
@@ -90,14 +96,14 @@ def assert_follows(counts, probabilities):
 def test_categorical_draws_follow_the_probabilities():
     head = a_head(DISCRETE)
     logits = torch.tensor([2.0, 0.5, -1.0, -4.0, 1.0])
-    draws = head.sample(logits.expand(200_000, 5), torch.Generator().manual_seed(0))
+    draws = sampled(head, logits.expand(200_000, 5), 0)
     assert_follows(draws.bincount(minlength=5).double(), logits.softmax(-1).double())
 
 
 def test_multi_categorical_draws_follow_the_probabilities_and_are_independent():
     head = a_head(spaces.MultiDiscrete([2, 3]))
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5, 0.0])
-    draws = head.sample(logits.expand(200_000, 5), torch.Generator().manual_seed(0))
+    draws = sampled(head, logits.expand(200_000, 5), 0)
     joint = torch.outer(logits[:2].softmax(-1), logits[2:].softmax(-1)).flatten()
     counts = (draws[:, 0] * 3 + draws[:, 1]).bincount(minlength=6)
     assert_follows(counts.double(), joint.double())
@@ -106,7 +112,7 @@ def test_multi_categorical_draws_follow_the_probabilities_and_are_independent():
 def test_bernoulli_draws_follow_the_probabilities():
     head = a_head(spaces.MultiBinary(2))
     logits = torch.tensor([1.0, -2.0])
-    draws = head.sample(logits.expand(200_000, 2), torch.Generator().manual_seed(0)).long()
+    draws = sampled(head, logits.expand(200_000, 2), 0).long()
     p, q = logits.sigmoid().tolist()
     joint = torch.tensor([(1 - p) * (1 - q), (1 - p) * q, p * (1 - q), p * q])
     assert_follows((draws[:, 0] * 2 + draws[:, 1]).bincount(minlength=4).double(), joint.double())
@@ -115,7 +121,7 @@ def test_bernoulli_draws_follow_the_probabilities():
 def test_gaussian_draws_have_the_mean_and_deviation():
     head = a_head(BOX)
     params = torch.tensor([1.0, -2.0, np.log(0.5), np.log(3.0)], dtype=torch.float32)
-    draws = head.sample(params.expand(200_000, 4), torch.Generator().manual_seed(0))
+    draws = sampled(head, params.expand(200_000, 4), 0)
     torch.testing.assert_close(draws.mean(0), torch.tensor([1.0, -2.0]), atol=0.03, rtol=0)
     torch.testing.assert_close(draws.std(0), torch.tensor([0.5, 3.0]), atol=0.03, rtol=0)
 
@@ -124,7 +130,7 @@ def test_gaussian_draws_have_the_mean_and_deviation():
 def test_draws_are_the_generators(name):
     head = a_head(SPACES[name])
     params = some_params(head, 50)
-    one, again, other = (head.sample(params, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    one, again, other = (sampled(head, params, s) for s in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
-from rookery.networks import recording
+from rookery.networks import arrays, recording
 from rookery.networks.flat import FlatParameters
 from rookery.networks.recording import MAX_BYTES, MAX_KINDS, PATIENCE, Recorded
 
@@ -17,6 +18,20 @@ from rookery.networks.recording import MAX_BYTES, MAX_KINDS, PATIENCE, Recorded
 def impatient(monkeypatch):
     """A kind is recorded when it comes for the second time."""
     monkeypatch.setattr(recording, "PATIENCE", 1)
+
+
+@pytest.fixture(autouse=True, params=["NumPy", "TorchScript"])
+def run_by(request, monkeypatch):
+    """What recordings are run by."""
+    if request.param == "TorchScript":
+        monkeypatch.setattr(arrays, "SMALL", 0)
+    return request.param
+
+
+def operations(recorded):
+    """The names of the operations in the only recording."""
+    (found,) = recorded.recordings.values()
+    return [call.operation._schema.name for call in found.work.calls]
 
 
 class Eager:
@@ -64,10 +79,10 @@ def test_from_the_fourth_call_the_function_is_not_called_and_nothing_differs_but
         assert eager.calls == min(number + 1, 3)
         assert list(result) == ["loss", "out"]
         assert result["out"][1] is None
-        torch.testing.assert_close(result["loss"], expected["loss"])
-        torch.testing.assert_close(result["out"][0], expected["out"][0])
+        assert_close(result["loss"], expected["loss"])
+        assert_close(result["out"][0], expected["out"][0])
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad)
+            assert_close(a.grad, b.grad)
         with torch.no_grad():
             for parameter in (*ours.parameters(), *theirs.parameters()):
                 parameter.sub_(0.1 * parameter.grad)
@@ -86,7 +101,7 @@ def test_convolutions_are_recorded_forwards_and_backwards():
         batch = {"x": torch.randn(5, 2, 6, 6), "y": torch.randn(5, 2)}
         assert torch.equal(recorded(batch)["loss"], plain(batch)["loss"])
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad)
+            assert_close(a.grad, b.grad)
     assert recorded.refused is None
     assert eager.calls == 3
 
@@ -96,13 +111,9 @@ def test_views_of_what_stays_are_not_taken_every_time():
     recorded = Recorded(lambda x: x @ weight.t() + weight[0].sum())
     x = torch.randn(4, 3)
     for _ in range(5):
-        assert torch.equal(recorded(x), x @ weight.t() + weight[0].sum())
+        assert_close(recorded(x), x @ weight.t() + weight[0].sum())
         weight += 1
-    (found,) = recorded.recordings.values()
-    graph = str(found.run.func.graph)
-    assert "aten::mm" in graph
-    assert "aten::t(" not in graph
-    assert "aten::select" not in graph
+    assert operations(recorded) == ["aten::mm", "aten::sum", "aten::add"]
 
 
 def test_results_have_no_history_and_memory_of_their_own():
@@ -143,8 +154,8 @@ def test_an_exchanged_module_is_followed():
     modules[0] = a_network()
     with torch.no_grad():
         modules[0][0].weight.mul_(2)
-    assert torch.equal(recorded(x), modules[0](x))
-    assert not torch.equal(recorded(x), before)
+    assert_close(recorded(x), modules[0](x).detach())
+    assert not torch.allclose(recorded(x), before)
 
 
 def test_parameters_that_move_are_followed():
@@ -157,7 +168,7 @@ def test_parameters_that_move_are_followed():
     flat = FlatParameters(network, torch.device("cpu"))
     with torch.no_grad():
         flat.values.mul_(2)
-    assert torch.equal(recorded(x), network(x))
+    assert_close(recorded(x), network(x).detach())
     assert recorded.refused is None
 
 
@@ -181,7 +192,7 @@ def test_a_module_may_be_exchanged_before_the_recording_is_compared():
         modules[0] = a_network()
         with torch.no_grad():
             modules[0][0].weight.normal_()
-        assert torch.equal(recorded(x), modules[0](x))
+        assert_close(recorded(x), modules[0](x).detach())
     assert recorded.refused is None
 
 
@@ -306,8 +317,7 @@ def test_other_threads_are_not_recorded():
     recorded = Recorded(learn)
     x = torch.full((3,), 2.0)
     assert [recorded(x).tolist() for _ in range(5)] == [[2, 2, 2]] * 5
-    (found,) = recorded.recordings.values()
-    assert str(found.run.func.graph).count("aten::") == 1
+    assert len(operations(recorded)) == 1
 
 
 def test_recording_does_not_load_torchs_compiler():
