@@ -22,13 +22,17 @@ from rookery.memory.base import Ahead, as_drawn
 
 SMALL_BYTES = 16 << 20
 """Rows up to this size are shuffled all at once; of larger ones a second copy would be felt."""
+FEW_RESETS = 1 / 8
+"""The share of reset rows in a rollout up to which it costs little to compute with them."""
 
 
 class Rollout:
     """Yields epochs x minibatches of what was added, and then empties.
 
-    Without recurrent state a minibatch is a random set of single rows, [1, M], reset rows left
-    out; with it a random set of whole lanes, [T, M], each with the state before its first row.
+    Without recurrent state a minibatch is a random set of single rows, [1, M]. Reset rows are left
+    out where they are many or large, else shared out evenly: then every rollout gives minibatches
+    of the same sizes. With it a minibatch is a random set of whole lanes, [T, M], each with the
+    state before its first row.
     """
 
     def __init__(
@@ -54,17 +58,34 @@ class Rollout:
         assert self.content is not None
         steps, state = tree_map(lambda x: x.to(self.device), self.content)
         self.content = None
-        rows = None if self.recurrent else steps.mask.flatten().nonzero().squeeze(-1)
-        flat = None if self.recurrent else flatten_time(steps)
-        count = steps.mask.shape[1] if rows is None else len(rows)
+        shuffle = self.lanes_shuffled if self.recurrent else self.rows_shuffled
+        return shuffle(steps, state)
+
+    def lanes_shuffled(self, steps: Steps, state: Tree) -> Iterator[Batch]:
+        """Whole lanes."""
         for _ in range(self.epochs):
-            order = torch.randperm(count, generator=self.generator).to(self.device)
-            if rows is not None:
-                yield from cuts(flat, rows[order], self.minibatches)
-                continue
-            for part in order.tensor_split(self.minibatches):
+            for part in self.order(steps.mask.shape[1]).tensor_split(self.minibatches):
                 lanes = tree_map(lambda x, part=part: x[part], state)
                 yield Batch(map_batch(steps, part), lanes)
+
+    def rows_shuffled(self, steps: Steps, state: Tree) -> Iterator[Batch]:
+        """Single rows."""
+        rows, resets = (steps.mask.flatten() == x for x in (1, 0))
+        rows, resets = (which.nonzero().squeeze(-1) for which in (rows, resets))
+        flat, parts = flatten_time(steps), self.minibatches
+        small = sum(leaf.nbytes for leaf in tree_leaves(flat)) <= SMALL_BYTES
+        kept = small and len(resets) <= FEW_RESETS * steps.mask.numel()
+        for _ in range(self.epochs):
+            order = rows[self.order(len(rows))]
+            if small:
+                yield from cut(flat, dealt(order, resets, parts) if kept else order, parts)
+            else:
+                for some in order.tensor_split(parts):
+                    yield from cut(flat, some, 1)
+
+    def order(self, count: int) -> Tensor:
+        """The numbers below `count` in a random order."""
+        return torch.randperm(count, generator=self.generator).to(self.device)
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """Nothing: rows are drawn evenly."""
@@ -78,11 +99,19 @@ class Rollout:
         return None
 
 
-def cuts(flat: Tree, rows: Tensor, parts: int) -> Iterator[Batch]:
+def dealt(rows: Tensor, others: Tensor, parts: int) -> Tensor:
+    """Rows and others in one order which, cut into so many parts as equal as can be, gives each
+    its share of both."""
+    if not len(others):
+        return rows
+    size, larger = divmod(len(rows) + len(others), parts)
+    hands = rows.tensor_split(parts)
+    left = [size + (i < larger) - len(hand) for i, hand in enumerate(hands)]
+    return torch.cat([x for pair in zip(hands, others.split(left), strict=True) for x in pair])
+
+
+def cut(flat: Tree, rows: Tensor, parts: int) -> Iterator[Batch]:
     """The rows of leaves [N, ...] in this order, in so many minibatches [1, M, ...]."""
-    small = sum(leaf.nbytes for leaf in tree_leaves(flat)) <= SMALL_BYTES
-    for some in (rows,) if small else rows.tensor_split(parts):
-        taken = tree_map(lambda x, some=some: x.index_select(0, some), flat)
-        count = parts if small else 1
-        for steps in tree_split(taken, count, partial(rows_apart, parts=count)):
-            yield Batch(steps, ())
+    taken = tree_map(lambda x: x.index_select(0, rows), flat)
+    for steps in tree_split(taken, parts, partial(rows_apart, parts=parts)):
+        yield Batch(steps, ())

@@ -1,11 +1,12 @@
-"""Every row once an epoch, reset rows never, lanes whole with their states."""
+"""Every row once an epoch, reset rows marked or left out, lanes whole with their states."""
 
 import pytest
 import torch
 from scenes import CPU
 
 from rookery.data.steps import Segment, Steps
-from rookery.memory.rollout import Rollout
+from rookery.memory import rollout
+from rookery.memory.rollout import FEW_RESETS, Rollout
 
 T, B = 6, 5
 
@@ -22,29 +23,62 @@ def stored(memory, mask, state=()):
     return memory
 
 
-def some_masked():
-    return (torch.rand(T, B, generator=torch.Generator().manual_seed(0)) > 0.3).float()
+def some_masked(share=0.3):
+    return (torch.rand(T, B, generator=torch.Generator().manual_seed(1)) > share).float()
 
 
-def test_every_unmasked_row_appears_once_an_epoch_and_masked_rows_never():
-    mask = some_masked()
-    memory = Rollout(epochs=3, minibatches=4, recurrent=False, device=CPU, seed=0)
+FEW = 0.1
+
+
+@pytest.mark.parametrize("minibatches", [1, 4, 7, 30])
+@pytest.mark.parametrize("share", [0.3, FEW, 0.0])
+def test_every_unmasked_row_appears_once_an_epoch(share, minibatches):
+    mask = some_masked(share)
+    memory = Rollout(epochs=3, minibatches=minibatches, recurrent=False, device=CPU, seed=0)
     stored(memory, mask)
     batches = list(memory.batches())
-    assert len(batches) == 12
+    assert len(batches) == 3 * minibatches
     expected = mask.flatten().nonzero().flatten().tolist()
     orders = []
     for epoch in range(3):
-        parts = [batch.steps.action for batch in batches[4 * epoch : 4 * epoch + 4]]
-        assert max(p.shape[1] for p in parts) - min(p.shape[1] for p in parts) <= 1
-        orders.append(torch.cat(parts, 1).flatten().tolist())
+        parts = [b.steps for b in batches[minibatches * epoch : minibatches * (epoch + 1)]]
+        real = [int(part.mask.sum()) for part in parts]
+        assert max(real) - min(real) <= 1
+        orders.append([x for p in parts for x in p.action[p.mask == 1].tolist()])
         assert sorted(orders[-1]) == expected
     assert orders[0] != orders[1] != expected
 
 
-def test_the_leaves_of_a_row_stay_together():
+@pytest.mark.parametrize("minibatches", [1, 4, 7, 30])
+def test_with_few_reset_rows_every_rollout_has_minibatches_of_the_same_sizes(minibatches):
+    mask = some_masked(FEW)
+    resets = (mask.flatten() == 0).nonzero().flatten().tolist()
+    assert 0 < len(resets) <= FEW_RESETS * T * B
+    sizes = []
+    for content in (mask, torch.ones(T, B)):
+        memory = Rollout(1, minibatches, False, CPU, seed=0)
+        parts = [batch.steps for batch in stored(memory, content).batches()]
+        sizes.append([part.mask.shape for part in parts])
+        assert sorted(x for p in parts for x in p.action.flatten().tolist()) == list(range(T * B))
+        ignored = [x for p in parts for x in p.action[p.mask == 0].tolist()]
+        assert sorted(ignored) == (resets if content is mask else [])
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_many_or_large_reset_rows_are_left_out(large, monkeypatch):
+    if large:
+        monkeypatch.setattr(rollout, "SMALL_BYTES", 0)
+    memory = Rollout(2, 4, False, CPU, seed=0)
+    for batch in stored(memory, some_masked(FEW if large else 0.3)).batches():
+        assert bool((batch.steps.mask == 1).all())
+
+
+@pytest.mark.parametrize("share", [0.3, FEW])
+def test_the_leaves_of_a_row_stay_together(share):
     memory = Rollout(epochs=1, minibatches=3, recurrent=False, device=CPU, seed=0)
-    stored(memory, some_masked())
+    mask = some_masked(share)
+    stored(memory, mask)
     for batch in memory.batches():
         steps, number = batch.steps, batch.steps.action
         assert number.shape[0] == 1
@@ -53,7 +87,7 @@ def test_the_leaves_of_a_row_stay_together():
         assert torch.equal(steps.obs["b"][1], number * 100)
         assert torch.equal(steps.reward, number.float())
         assert torch.equal(steps.extra["x"], number * 2)
-        assert bool((steps.mask == 1).all())
+        assert torch.equal(steps.mask, mask.flatten()[number])
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 5])
