@@ -56,8 +56,7 @@ class Plan(NamedTuple):
 
     def pays(self) -> bool:
         """Whether a program can do it, and should."""
-        used = {slot for call in self.calls for slot in (*takes(call), *made(call))}
-        slots = used.union(self.inputs, self.met, self.outputs)
+        slots = self.used().union(self.inputs, self.met)
         if any(slot.index >= len(self.examples) or not fits(self.example(slot)) for slot in slots):
             return False
         changed = {memory(self.example(slot)) for call in self.calls for slot in writes(call)}
@@ -68,6 +67,11 @@ class Plan(NamedTuple):
         except Untranslated:
             return False
         return True
+
+    def used(self) -> set[Slot]:
+        """What the calls take and make, and what is asked for."""
+        found = {slot for call in self.calls for slot in (*takes(call), *made(call))}
+        return found.union(self.outputs)
 
     def example(self, slot: Slot) -> Tensor:
         """The tensor of a slot."""
@@ -86,7 +90,10 @@ class Program:
         self.plan = plan
         self.tensors = dict(zip(plan.met, met, strict=True))
         self.tensors |= {slot: beside(plan.example(slot)) for slot in plan.inputs}
-        self.inputs = [self.tensors[slot].numpy() for slot in plan.inputs]
+        used = plan.used()
+        self.inputs = [
+            (i, self.tensors[slot].numpy()) for i, slot in enumerate(plan.inputs) if slot in used
+        ]
         self.steps = [step for call in plan.calls for step in self.translated(call)]
         self.outputs = [self.tensors[slot] for slot in plan.outputs]
         self.turn = threading.Lock()
@@ -94,8 +101,8 @@ class Program:
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """What the calls make of the inputs."""
         with self.turn, np.errstate(all="ignore"):
-            for own, given in zip(self.inputs, inputs, strict=True):
-                np.copyto(own, given.numpy())
+            for i, own in self.inputs:
+                np.copyto(own, inputs[i].numpy())
             for step in self.steps:
                 step()
             return [tensor.clone() for tensor in self.outputs]
