@@ -27,6 +27,11 @@ def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
     return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
+def stacked_tensors(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows as one tensor; of a single one no copy is made."""
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
 class Stopped(Exception):
     """Raised out of `collect` when the actor was told to stop."""
 
@@ -154,7 +159,7 @@ class Actor:
             self.reward = to_tensors(reward, self.device)
             self.state = carry(decision.state, self.resetting)
             self.resetting = terminated | truncated
-            self.env_steps += int(mask.sum())
+            self.env_steps += int(np.count_nonzero(mask))
             kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
             return Row(kept, decision, reward, ~terminated, mask)
 
@@ -206,11 +211,11 @@ class Actor:
         mask = stack("mask")
         steps = Steps(
             obs=self.on_device(tree_map(lambda *x: stacked(x), *[r.obs for r in rows])),
-            action=torch.stack([d.action for d in decisions]),
+            action=stacked_tensors([d.action for d in decisions]),
             reward=stack("reward") * mask,
             discount=stack("discount"),
             mask=mask,
-            extra=tree_map(lambda *x: torch.stack(x), *[d.extra for d in decisions]),
+            extra=tree_map(lambda *x: stacked_tensors(x), *[d.extra for d in decisions]),
         )
         next_obs = self.on_device(self.observed())
         # Cloned: tensors made in inference mode may take no part in a gradient.

@@ -234,7 +234,7 @@ class Learner:
     def check_finite(self) -> None:
         """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""
         # A sum with anything in it that is not finite is not finite either.
-        if not math.isfinite(self.sums.sum().item()):
+        if not math.isfinite(total(self.sums)):
             names = ["grad_norm", *self.metric_names]
             values = dict(zip(names, (self.sums / self.counted).tolist(), strict=False))
             bad = next(name for name, value in values.items() if not math.isfinite(value))
@@ -261,6 +261,11 @@ class Learner:
         )
         for name, value in self.optimizer.state.items():
             value.copy_(saved[name])
+
+
+def total(values: Tensor) -> float:
+    """The sum of a few numbers; on the CPU by NumPy, which is sooner done with them."""
+    return float(values.numpy().sum() if values.device.type == "cpu" else values.sum())
 
 
 class LazyMetrics(dict[str, float]):

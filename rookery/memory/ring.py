@@ -14,6 +14,9 @@ from rookery.data.steps import Steps
 from rookery.data.tree import Tree, tree_leaves, tree_map
 from rookery.memory.sum_tree import Indices
 
+SMALL_BYTES = 1 << 16
+"""Up to this much NumPy gathers sooner; of more, torch's threads share."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -70,7 +73,7 @@ class Ring:
         self.state = tree_map(lambda x: zeros(x, lanes * self.starts), layout.state)
         small = {"action": self.action, "reward": self.reward, **self.extra}
         small |= {"discount": self.discount, "mask": self.mask}
-        self.by_lane_obs = tree_map(self.by_lane, self.obs)
+        self.by_lane_obs = tree_map(lambda x: self.by_lane(x).numpy(), self.obs)
         self.by_lane_state = tree_map(self.by_lane, self.state)
         self.by_lane_small = {
             k: self.by_lane(torch.from_numpy(x)).numpy() for k, x in small.items()
@@ -98,13 +101,13 @@ class Ring:
     def write_slots(self, lanes: slice, slots: slice, rows: slice, steps: Steps) -> None:
         """Store some rows in neighbouring slots."""
 
-        def put(column: Tensor, values: Tensor) -> None:
-            column[lanes, slots] = values[rows].transpose(0, 1)
+        def put(column: np.ndarray, values: Tensor) -> None:
+            column[lanes, slots] = values.numpy()[rows].swapaxes(0, 1)
 
         tree_map(put, self.by_lane_obs, steps.obs)
         given = steps._asdict() | steps.extra
-        for name, small in self.by_lane_small.items():
-            small[lanes, slots] = given[name].numpy()[rows].swapaxes(0, 1)
+        for name, column in self.by_lane_small.items():
+            put(column, given[name])
 
     def by_lane(self, column: Tensor) -> Tensor:
         """A column as [lanes, places a lane, ...]."""
@@ -154,6 +157,8 @@ def zeros(kind: Tensor, count: int) -> Tensor:
 
 def take(column: Tensor, index: Indices) -> Tensor:
     """Entries of a column at an index of any shape."""
+    if index.size * column.nbytes // len(column) <= SMALL_BYTES:
+        return torch.from_numpy(column.numpy().take(index, 0))
     flat = torch.from_numpy(np.ascontiguousarray(index).reshape(-1))
     return column.index_select(0, flat).view(*index.shape, *column.shape[1:])
 

@@ -95,7 +95,7 @@ class Program:
             (i, self.tensors[slot].numpy()) for i, slot in enumerate(plan.inputs) if slot in used
         ]
         self.steps = [step for call in plan.calls for step in self.translated(call)]
-        self.outputs = [self.tensors[slot] for slot in plan.outputs]
+        self.outputs = [self.tensors[slot].numpy() for slot in plan.outputs]
         self.turn = threading.Lock()
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -105,7 +105,7 @@ class Program:
                 np.copyto(own, inputs[i].numpy())
             for step in self.steps:
                 step()
-            return [tensor.clone() for tensor in self.outputs]
+            return [torch.from_numpy(array.copy()) for array in self.outputs]
 
     def translated(self, call: Call) -> list[Step]:
         """The steps of a call; its results get their places."""
