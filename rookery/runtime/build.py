@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,13 @@ from rookery.runs import checkpoint
 from rookery.runs.run import machine
 from rookery.runtime import ranks
 from rookery.runtime.backend import Backend, Tell
-from rookery.runtime.compute import cores_each, device_of, is_small, useful_threads
+from rookery.runtime.compute import (
+    cores_each,
+    device_of,
+    is_small,
+    stepping_back,
+    useful_threads,
+)
 from rookery.runtime.crew import Crew, Weights
 from rookery.runtime.making import make_algorithm, seeds, share_of
 from rookery.runtime.progress import Progress
@@ -54,9 +61,11 @@ def build(
     lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
     threads = engine_threads(config, cores)
     name = turned(config.environment, lanes.first)
-    env = make_env(name, config.env, num_envs=config.envs, threads=threads)
+    beside = config.chosen_backend == "threads"
+    with stepping_back() if beside else nullcontext():
+        env = make_env(name, config.env, num_envs=config.envs, threads=threads)
     # Actors on threads compute on one core each, and the learner on what they leave.
-    left = max(1, cores - actors) if config.chosen_backend == "threads" else cores
+    left = max(1, cores - actors) if beside else cores
     torch.set_num_threads(config.threads or useful_threads(spaces_of(env), left))
     torch.manual_seed(network_seed)
     algorithm = make_algorithm(config, spaces_of(env), device)
@@ -65,7 +74,7 @@ def build(
     parts = Parts(config, env, algorithm, memory, learner, reducer, Progress())
     if saved is not None:
         restore(parts, saved.tensors, saved.meta)
-    if config.chosen_backend == "threads":
+    if beside:
         assert isinstance(memory, Replay)
         return Built(parts, crew_of(parts, memory, actors, cores, step, tell))
     collection = share_of(algorithm.collection, reducer.rank, reducer.world)
@@ -119,4 +128,6 @@ def crew_of(
         return Actor(env, algorithm, collection, device, *own, lanes, pool_of(env), turn)
 
     weights = Weights(parts.learner.flat.values)
-    return Threads(parts, Crew(actors, make_actor, memory, weights, config.actor_restarts, tell))
+    with stepping_back():
+        crew = Crew(actors, make_actor, memory, weights, config.actor_restarts, tell)
+    return Threads(parts, crew)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -54,3 +58,31 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(trim_threshold, 512 << 20)
         libc.mallopt(mmap_threshold, 32 << 20)
+
+
+BACK = 10
+"""How much nicer, as the system counts it, a thread is that lets others go first."""
+
+
+def step_back(thread: int) -> None:
+    """Let the other threads go first where there are fewer cores than threads; on Linux only, where
+    a thread has a priority of its own."""
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError):
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, nice + BACK)
+
+
+@contextmanager
+def stepping_back() -> Iterator[None]:
+    """Threads that are started meanwhile, as native environments do, step back."""
+    before = threads_here()
+    yield
+    for thread in threads_here() - before:
+        step_back(thread)
+
+
+def threads_here() -> set[int]:
+    """The threads of this process, by the system's numbers; none where it does not tell."""
+    tasks = "/proc/self/task"
+    return set(map(int, os.listdir(tasks))) if os.path.isdir(tasks) else set()

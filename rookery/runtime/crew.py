@@ -15,6 +15,7 @@ from rookery.errors import Diverged, EnvironmentFailure
 from rookery.learning.actor import Actor, Stopped, Times
 from rookery.memory.replay import Replay
 from rookery.networks.flat import FlatParameters
+from rookery.runtime.compute import step_back
 
 PATIENCE_S = 0.05
 """How long anybody waits before looking whether the run is over."""
@@ -81,6 +82,8 @@ class ActorThread(threading.Thread):
 
     def run(self) -> None:
         torch.set_num_threads(1)
+        # The learner goes first: actors that are ahead of it would wait for it anyway.
+        step_back(threading.get_native_id())
         while not self.crew.stopping:
             try:
                 self.play()

@@ -1,9 +1,12 @@
 """Actors in threads: whole weights, pauses, ends, failures, and a small run of it all."""
 
 import io
+import os
+import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,6 +22,7 @@ from rookery.memory.distributions import Uniform
 from rookery.memory.limiter import Limiter
 from rookery.memory.replay import Replay, Transitions
 from rookery.memory.ring import Layout, Ring
+from rookery.runtime.compute import stepping_back
 from rookery.runtime.crew import Crew, Player, Weights
 from rookery.runtime.progress import Progress
 from rookery.runtime.threads import Prefetch, Threads
@@ -618,3 +622,54 @@ def test_a_run_ends_when_an_actor_fails_too_often(tmp_path):
         small_run("brittle", tmp_path, actor_restarts=0)
     assert ours() == set()
     assert list((tmp_path / "r" / "checkpoints").iterdir())
+
+
+# ---------------------------------------------------------------- who goes first
+
+
+def niceness(thread):
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+class Helped(gymnasium.Wrapper):
+    """CartPole with a thread that was there from its start, as native environments have them."""
+
+    seen: ClassVar[list[tuple[int, int]]] = []
+    """Priorities of the thread that steps and of the helper."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.over = threading.Event()
+        self.helper = in_background(self.over.wait)
+
+    def step(self, action):
+        self.seen.append((niceness(threading.get_native_id()), niceness(self.helper.native_id)))
+        return super().step(action)
+
+    def close(self):
+        self.over.set()
+        super().close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_actors_and_the_threads_of_their_environments_let_the_learner_go_first(tmp_path):
+    own = niceness(threading.get_native_id())
+    Helped.seen.clear()
+    register_env("helped", Helped, replace=True)
+    small_run("helped", tmp_path)
+    later = min(own + 10, 19)
+    assert set(Helped.seen) == {(later, later)}
+    assert niceness(threading.get_native_id()) == own
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_threads_started_before_or_after_do_not_step_back():
+    over = threading.Event()
+    before = in_background(over.wait)
+    with stepping_back():
+        meanwhile = in_background(over.wait)
+    after = in_background(over.wait)
+    own = niceness(threading.get_native_id())
+    ranks = [niceness(thread.native_id) for thread in (before, meanwhile, after)]
+    over.set()
+    assert ranks == [own, min(own + 10, 19), own]
