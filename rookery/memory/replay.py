@@ -112,10 +112,8 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
     if parts == 1:
         yield batch
         return
-    steps = tree_split(batch.steps, parts, lambda x: x.tensor_split(parts, 1))
-    rest = tree_split(
-        (batch.state, batch.keys, batch.weight), parts, lambda x: x.tensor_split(parts)
-    )
+    steps = tree_split(batch.steps, parts, lambda x: x.chunk(parts, 1))
+    rest = tree_split((batch.state, batch.keys, batch.weight), parts, lambda x: x.chunk(parts))
     for part, others in zip(steps, rest, strict=True):
         yield Batch(part, *others)
 
