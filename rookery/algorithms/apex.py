@@ -13,6 +13,7 @@ from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
     count_actions,
+    rows_of,
     target_of,
     transition_loss,
 )
@@ -81,4 +82,5 @@ class ApeX(LadderAlgorithm):
         )
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        return transition_loss(self.network, self.target, batch, statistics[0], self.config)
+        legal = self.legal(rows_of(batch)[1])
+        return transition_loss(self.network, self.target, batch, statistics[0], self.config, legal)

@@ -12,6 +12,7 @@ from rookery.algorithms.exploration import linear_epsilon
 from rookery.algorithms.off_policy import (
     ReplayAlgorithm,
     ReplayConfig,
+    allowed,
     count_actions,
     rows_of,
     target_of,
@@ -152,7 +153,10 @@ class DQN(ReplayAlgorithm):
             for layer in (*noisy_layers(self.network), *noisy_layers(self.target)):
                 layer.renew(None)
         if self.config.atoms == 1:
-            return transition_loss(self.network, self.target, batch, statistics[0], self.config)
+            legal = self.legal(rows_of(batch)[1])
+            return transition_loss(
+                self.network, self.target, batch, statistics[0], self.config, legal
+            )
         q, costs = self.distribution_costs(batch)
         priorities = costs.detach()
         scale = 1 / statistics[0].float()
@@ -168,7 +172,8 @@ class DQN(ReplayAlgorithm):
         with torch.no_grad():
             target = self.target(later)
             chooser = self.network(later) if self.config.double else target
-            best = chosen_distribution(target, expected(chooser, atoms).argmax(-1))
+            value = allowed(expected(chooser, atoms), self.legal(later))
+            best = chosen_distribution(target, value.argmax(-1))
             goal = projected(best.softmax(-1), steps.reward[0], steps.discount[0], atoms)
         return expected(logits, atoms), -(goal * logits.log_softmax(-1)).sum(-1)
 

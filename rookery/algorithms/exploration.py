@@ -27,11 +27,19 @@ def draw_for(epsilon: Tensor | None, generator: torch.Generator | None) -> Tenso
     return torch.rand(2, len(epsilon), generator=generator, device=epsilon.device)
 
 
-def epsilon_greedy(q: Tensor, epsilon: Tensor | None, draw: Tensor | None) -> Tensor:
-    """The best action for each row of values [B, A], or with probability epsilon [B] any, by
-    numbers drawn evenly from [0, 1), [2, B]."""
+def epsilon_greedy(
+    q: Tensor, epsilon: Tensor | None, draw: Tensor | None, legal: Tensor | None = None
+) -> Tensor:
+    """The best action for each row of values [B, A], or with probability epsilon [B] any that is
+    legal [B, A], by numbers drawn evenly from [0, 1), [2, B]."""
     best = q.argmax(-1)
     if epsilon is None or draw is None:
         return best
     chance, which = draw.unbind()
-    return torch.where(chance < epsilon, (which * q.shape[-1]).long(), best)
+    if legal is None:
+        any_of = (which * q.shape[-1]).long()
+    else:
+        before = legal.cumsum(-1)
+        wanted = (which * before[:, -1]).long()
+        any_of = (before > wanted.unsqueeze(-1)).long().argmax(-1)
+    return torch.where(chance < epsilon, any_of, best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from rookery.memory.replay import Columns
 from rookery.memory.returns import n_step
 from rookery.memory.sum_tree import Floats, Indices
 from rookery.networks.images import has_images
+from rookery.networks.legal import Legality, legality, restricted
 from rookery.networks.recording import recorded
 
 
@@ -117,28 +119,40 @@ def cost(value: Tensor, goal: Tensor, loss: str) -> Tensor:
     return 0.5 * (goal - value).square()
 
 
+def allowed(q: Tensor, legal: Tensor | None) -> Tensor:
+    """Values [..., A] as actions are chosen by them: illegal ones are never best."""
+    return restricted(q, legal, -math.inf)
+
+
 def transition_td(
-    network: nn.Module, target: nn.Module, batch: Batch, double: bool
+    network: nn.Module, target: nn.Module, batch: Batch, double: bool, legal: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Values [B] of the actions taken in n-step transitions, and what they should be [B]."""
+    """Values [B] of the actions taken in n-step transitions, and what they should be [B], given
+    the actions that are legal at their ends [B, A]."""
     steps = batch.steps
     now, later = rows_of(batch)
     q = chosen_value(network(now), steps.action[0])
     with torch.no_grad():
         known = steps.extra.get("target_q")
         target_q = target(later) if known is None else known[0]
-        best = network(later).argmax(-1) if double else None
-        value = target_q.amax(-1) if best is None else chosen_value(target_q, best)
+        best = allowed(network(later), legal).argmax(-1) if double else None
+        value = allowed(target_q, legal).amax(-1) if best is None else chosen_value(target_q, best)
         goal = torch.addcmul(steps.reward[0], steps.discount[0], value)
     return q, goal
 
 
 def transition_loss(
-    network: nn.Module, target: nn.Module, batch: Batch, count: Tensor, config: ReplayConfig
+    network: nn.Module,
+    target: nn.Module,
+    batch: Batch,
+    count: Tensor,
+    config: ReplayConfig,
+    legal: Tensor | None = None,
 ) -> Loss:
-    """The loss of n-step transitions, over the whole batch's count of them."""
+    """The loss of n-step transitions, over the whole batch's count of them, given the actions
+    that are legal at their ends [B, A]."""
     assert batch.weight is not None
-    q, goal = transition_td(network, target, batch, config.double)
+    q, goal = transition_td(network, target, batch, config.double, legal)
     scale = 1 / count.float()
     total = torch.dot(cost(q, goal, config.loss), batch.weight * scale)
     with torch.no_grad():
@@ -205,6 +219,15 @@ class ReplayAlgorithm(Algorithm):
     """Whether the values of actions are kept with them, for first priorities."""
 
     @cached_property
+    def legality(self) -> Legality | None:
+        """What tells the legal actions, if observations do."""
+        return legality(self.spaces.obs, self.spaces.action)
+
+    def legal(self, obs: Tree) -> Tensor | None:
+        """The actions [..., A] that may be taken; None: all of them, always."""
+        return None if self.legality is None else self.legality(obs)
+
+    @cached_property
     def decided(self) -> Callable[..., Decision]:
         """`choose`, from a recording where that pays."""
         return recorded(self.choose, self.device, lambda: [self.network])
@@ -224,14 +247,16 @@ class ReplayAlgorithm(Algorithm):
     ) -> Decision:
         """What `act` decides, given the random numbers for it."""
         q, after = self.judge(obs, reward, state)
-        action = epsilon_greedy(q, explore, draw)
+        legal = self.legal(obs)
+        q = allowed(q, legal)
+        action = epsilon_greedy(q, explore, draw, legal)
         extra = recorded_values(q, action) if self.records else {}
         return Decision(action, self.named(action), self.carried(after, action), extra)
 
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
         """Of a network whose noise, if it has any, is quiet."""
         q, after = self.judge(obs, reward, state)
-        action = q.argmax(-1)
+        action = allowed(q, self.legal(obs)).argmax(-1)
         return Decision(action, self.named(action), self.carried(after, action), {"q": q})
 
     def named(self, action: Tensor) -> Tensor:

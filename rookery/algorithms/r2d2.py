@@ -13,6 +13,7 @@ from rookery.algorithms.base import Collection, Spaces, register
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
+    allowed,
     chosen_value,
     cost,
     count_actions,
@@ -232,7 +233,9 @@ class R2D2(LadderAlgorithm):
         with torch.no_grad():
             known = batch.steps.extra.get("target_q")
             target_q = self.target_values(batch) if known is None else known
-            best = (q if config.double else target_q).argmax(-1)
+            legal = self.legal(batch.steps.obs)
+            legal = None if legal is None else legal[config.burn_in :]
+            best = allowed(q if config.double else target_q, legal).argmax(-1)
         steps = tree_map(lambda x: x[config.burn_in :], batch.steps._replace(obs=(), extra={}))
         chosen = chosen_value(q[: config.unroll], steps.action[: config.unroll])
         value = chosen_value(target_q, best)

@@ -9,6 +9,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from rookery.envs import atari, pool
 from rookery.envs.episodes import ClipReward, EpisodeStatistics, Layer, OneLife
 from rookery.envs.guard import Guard
+from rookery.envs.legal import LegalActions
 from rookery.envs.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, registered, require_next_step
@@ -42,6 +43,8 @@ def make_env(
     require_next_step(name, env)
     check_supported(name, env.single_observation_space, env.single_action_space)
     env = Guard(env, name, check_bounds=options.check_bounds)
+    if options.action_mask:
+        env = LegalActions(env)
     env = EpisodeStatistics(env)
     if options.one_life and training:
         env = OneLife(env)

@@ -58,6 +58,8 @@ class EnvOptions:
     """Discount of the return that normalize_reward measures."""
     time_limit: int | None = None
     """Agent steps until truncation. None: the environment's own (Atari: 108,000 frames)."""
+    action_mask: bool = False
+    """Put info["action_mask"] into the observation: an agent takes no action that is 0 there."""
     check_bounds: bool = True
     """Stop on an observation outside its Box's bounds; False if the bounds are estimates."""
     kwargs: dict[str, Any] = field(default_factory=dict)

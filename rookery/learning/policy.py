@@ -11,6 +11,7 @@ import torch
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
+from rookery.networks.legal import legality
 from rookery.networks.recurrent import carry
 
 LONG_AFTER = 10**12
@@ -43,7 +44,7 @@ class Policy:
         self.greedy = greedy
         self.epsilon = epsilon
         self.random = np.random.default_rng(seed)
-        spaces.action.seed(seed)
+        self.drawn = EvenDraw(spaces, seed)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.reset()
 
@@ -70,7 +71,7 @@ class Policy:
         )
         action = decision.env_action.cpu().numpy().astype(self.spaces.action.dtype)
         for lane in (self.random.random(len(action)) < self.epsilon).nonzero()[0]:
-            action[lane] = self.spaces.action.sample()
+            action[lane] = self.drawn(obs, int(lane))
         return action, decision.state
 
     def begin(self, lanes: int) -> Tree:
@@ -82,16 +83,31 @@ class Policy:
         return carry(state, resetting)
 
 
-class RandomPolicy:
-    """Actions drawn evenly from the action space."""
+class EvenDraw:
+    """Actions drawn evenly from the action space, or from those that are legal."""
 
-    def __init__(self, spaces: Spaces, seed: int = 0):
+    def __init__(self, spaces: Spaces, seed: int):
         self.space = spaces.action
         self.space.seed(seed)
+        self.legality = legality(spaces.obs, spaces.action)
+
+    def __call__(self, obs: Tree, lane: int) -> Any:
+        """An action for one of the lanes of observations [B, ...]."""
+        if self.legality is None:
+            return self.space.sample()
+        row = to_tensors(tree_map(lambda x: x[lane], obs), torch.device("cpu"))
+        return self.space.sample(self.legality(row).numpy().astype(np.int8))
+
+
+class RandomPolicy:
+    """Actions drawn evenly."""
+
+    def __init__(self, spaces: Spaces, seed: int = 0):
+        self.drawn = EvenDraw(spaces, seed)
 
     def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         """A draw for each lane."""
-        return np.stack([np.asarray(self.space.sample()) for _ in range(state)]), state
+        return np.stack([np.asarray(self.drawn(obs, lane)) for lane in range(state)]), state
 
     def begin(self, lanes: int) -> Tree:
         """The number of lanes is all there is to know."""

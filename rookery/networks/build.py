@@ -14,8 +14,13 @@ from rookery.errors import BadInput, require
 from rookery.networks.encoders import Mlp, features_of, linear
 from rookery.networks.heads import PolicyHead, policy_head
 from rookery.networks.images import has_images
+from rookery.networks.legal import described, legality, restricted
 from rookery.networks.mixed import Encoding, EntityNumbers, PartConfig, encoder_of
 from rookery.networks.recurrent import Core, State
+
+IMPOSSIBLE = -1e9
+"""Logit of an action that may not be taken: its probability is 0, and finite, so is its share of
+the entropy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +154,8 @@ class ActorCritic(nn.Module):
     ):
         super().__init__()
         self.recurrent = config.core != "none"
+        self.legality = legality(obs_space, action_space)
+        obs_space = described(obs_space)
         shared = has_images(obs_space) if config.shared is None else config.shared
         self.per_action = config.per_action
         self.shared = (shared and not self.per_action) or not critic
@@ -171,7 +178,12 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tree) -> Tensor:
         """Parameters of the action distribution, without a core."""
-        return self.head(self.policy_trunk(obs, ())[0])
+        return self.chosen_from(self.policy_trunk(obs, ())[0], obs)
+
+    def chosen_from(self, features: Tensor, obs: Tree) -> Tensor:
+        """Parameters of the distribution over the actions that the observations allow."""
+        legal = None if self.legality is None else self.legality(obs)
+        return restricted(self.head(features), legal, IMPOSSIBLE)
 
     def value(self, obs: Tree) -> Tensor:
         """Value, without a core."""
@@ -191,7 +203,7 @@ class ActorCritic(nn.Module):
         and cleared before those marked in `reset`."""
         parts = self.policy_parts(state)
         features = self.policy_trunk.window(obs, state[:parts], reset)
-        params = self.head(features)
+        params = self.chosen_from(features, obs)
         if not self.shared:
             features = self.value_trunk.window(obs, state[parts:], reset)
         return params, self.judged(features)
@@ -201,7 +213,7 @@ class ActorCritic(nn.Module):
         row = tree_map(lambda x: x.unsqueeze(0), obs) if self.recurrent else obs
         parts = self.policy_parts(state)
         features, after = self.policy_trunk(row, state[:parts])
-        params = self.head(features)
+        params = self.chosen_from(features, row)
         if not self.shared:
             features, value_after = self.value_trunk(row, state[parts:])
             after = after + value_after

@@ -12,6 +12,7 @@ from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.networks.build import NetConfig, Trunk
 from rookery.networks.encoders import linear
+from rookery.networks.legal import described
 from rookery.networks.noisy import NoisyLinear
 from rookery.networks.recurrent import State
 
@@ -58,7 +59,7 @@ class QNetwork(nn.Module):
     def __init__(self, obs_space: spaces.Space, actions: int, net: NetConfig, head: QHeadConfig):
         super().__init__()
         require(not net.per_action, "net.per_action: rows are scored by policies only, as of ppo")
-        self.trunk = Trunk(obs_space, net)
+        self.trunk = Trunk(described(obs_space), net)
         self.head = QHead(self.trunk.features, actions, head)
 
     def forward(self, obs: Tree) -> Tensor:
@@ -80,7 +81,7 @@ class RecurrentQNetwork(nn.Module):
     def __init__(self, obs_space: spaces.Space, actions: int, net: NetConfig, head: QHeadConfig):
         super().__init__()
         self.actions = actions
-        self.trunk = Trunk(obs_space, net, beside=actions + 1)
+        self.trunk = Trunk(described(obs_space), net, beside=actions + 1)
         self.head = QHead(self.trunk.features, actions, head)
 
     def initial_state(self, batch: int, device: torch.device) -> State:

@@ -186,5 +186,10 @@ def make_served(name: str, options: EnvOptions, num_envs: int, render_mode: str 
         render_mode in (None, "rgb_array"),
         f'render: "{name}" can be drawn as rgb_array only, not as {render_mode!r}',
     )
+    require(
+        not options.action_mask,
+        f'env.action_mask: "{name}" sends numbers of infos, no arrays; have the served environment'
+        ' observe a Dict with a part "action_mask"',
+    )
     infos = ("lives",) if options.one_life else ()
     return Served(servers, num_envs, options.remote, infos, render_mode)
