@@ -192,15 +192,15 @@ def target_of(network: Network) -> Network:
     return copy.deepcopy(network).requires_grad_(False)
 
 
-@torch.no_grad()
 def followed(target: Network, network: Network, updates: int, config: ReplayConfig) -> Network:
     """The target network brought up to date, as the settings say.
 
     A copy is a new module: whoever computes with the old one meanwhile never sees a mixture.
     """
     if config.target_tau is not None:
-        for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
-            to.lerp_(parameter, config.target_tau)
+        with torch.no_grad():
+            for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
+                to.lerp_(parameter, config.target_tau)
     elif updates % config.target_period == 0:
         return target_of(network)
     return target
