@@ -40,14 +40,11 @@ class Adam:
             "mean": torch.zeros_like(values),
             "square": torch.zeros_like(values),
         }
-        step = self.state["step"]
-        # NumPy adds one to a number in a tenth of torch's time.
-        self.count: Any = step.numpy() if step.device.type == "cpu" else step
 
     def step(self, divisor: Tensor | None = None) -> None:
         grad = self.values.grad
         assert grad is not None
-        self.count += 1
+        count_up(self.state["step"])
         # One pass over memory instead of seven; what torch.optim.Adam(fused=True) calls.
         torch._fused_adam_(
             [self.detached],
@@ -65,6 +62,12 @@ class Adam:
             maximize=False,
             grad_scale=divisor,
         )
+
+
+def count_up(number: Tensor) -> None:
+    """Add one in place; on the CPU by NumPy, in a tenth of torch's time."""
+    count: Any = number.numpy() if number.device.type == "cpu" else number
+    count += 1
 
 
 class RmsProp:

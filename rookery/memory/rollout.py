@@ -30,9 +30,9 @@ class Rollout:
     """Yields epochs x minibatches of what was added, and then empties.
 
     Without recurrent state a minibatch is a random set of single rows, [1, M]. Reset rows are left
-    out where they are many or large, else shared out evenly: then every rollout gives minibatches
-    of the same sizes. With it a minibatch is a random set of whole lanes, [T, M], each with the
-    state before its first row.
+    out; where they are few and small, masked rows in their place are shared out evenly, so that
+    every rollout gives minibatches of the same sizes. With it a minibatch is a random set of whole
+    lanes, [T, M], each with the state before its first row.
     """
 
     def __init__(
@@ -70,18 +70,22 @@ class Rollout:
 
     def rows_shuffled(self, steps: Steps, state: Tree) -> Iterator[Batch]:
         """Single rows."""
-        rows, resets = (steps.mask.flatten() == x for x in (1, 0))
-        rows, resets = (which.nonzero().squeeze(-1) for which in (rows, resets))
         flat, parts = flatten_time(steps), self.minibatches
+        rows = flat.mask.nonzero().squeeze(-1)
+        resets = len(flat.mask) - len(rows)
         small = sum(leaf.nbytes for leaf in tree_leaves(flat)) <= SMALL_BYTES
-        kept = small and len(resets) <= FEW_RESETS * steps.mask.numel()
+        kept = resets if small and resets <= FEW_RESETS * len(flat.mask) else 0
+        # Another row stands in for a reset row, masked: what an environment shows as it ends may
+        # be beyond all bounds, and a gradient of 0 times that is none.
+        spare, ignored = rows[:1].expand(kept), flat.mask.new_zeros(kept)
         for _ in range(self.epochs):
             order = rows[self.order(len(rows))]
             if small:
-                yield from cut(flat, dealt(order, resets, parts) if kept else order, parts)
+                mask = dealt(flat.mask[order], ignored, parts)
+                yield from cut(flat, dealt(order, spare, parts), mask, parts)
             else:
                 for some in order.tensor_split(parts):
-                    yield from cut(flat, some, 1)
+                    yield from cut(flat, some, flat.mask[some], 1)
 
     def order(self, count: int) -> Tensor:
         """The numbers below `count` in a random order."""
@@ -110,8 +114,9 @@ def dealt(rows: Tensor, others: Tensor, parts: int) -> Tensor:
     return torch.cat([x for pair in zip(hands, others.split(left), strict=True) for x in pair])
 
 
-def cut(flat: Tree, rows: Tensor, parts: int) -> Iterator[Batch]:
-    """The rows of leaves [N, ...] in this order, in so many minibatches [1, M, ...]."""
-    taken = tree_map(lambda x: x.index_select(0, rows), flat)
+def cut(flat: Steps, rows: Tensor, mask: Tensor, parts: int) -> Iterator[Batch]:
+    """The rows of leaves [N, ...] in this order and with this mask, in so many minibatches
+    [1, M, ...]."""
+    taken = tree_map(lambda x: x.index_select(0, rows), flat)._replace(mask=mask)
     for steps in tree_split(taken, parts, partial(rows_apart, parts=parts)):
         yield Batch(steps, ())

@@ -17,7 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.networks.calls import Call, Slot, leaves, made, replaced, takes, writes
+from rookery.networks.calls import (
+    Call,
+    Slot,
+    cloned,
+    leaves,
+    made,
+    memory,
+    replaced,
+    takes,
+    writes,
+)
 
 aten = torch.ops.aten
 SMALL = 1 << 14
@@ -62,9 +72,11 @@ class Plan(NamedTuple):
         changed = {memory(self.example(slot)) for call in self.calls for slot in writes(call)}
         if any(memory(self.example(slot)) in changed for slot in self.inputs):
             return False
+        copies = cloned([self.example(slot).detach() for slot in (*self.inputs, *self.met)])
         try:
-            Program(self, [self.example(slot).detach() for slot in self.met])
-        except Untranslated:
+            Program(self, copies[len(self.inputs) :])(copies[: len(self.inputs)])
+        except (Untranslated, ValueError, TypeError, ArithmeticError, RuntimeError):
+            # NumPy finds some things wrong only when it comes to them.
             return False
         return True
 
@@ -86,6 +98,7 @@ class Plan(NamedTuple):
 class Program:
     """A plan carried out on memory of its own, and on the tensors `met`."""
 
+    @torch.inference_mode(False)
     def __init__(self, plan: Plan, met: Sequence[Tensor]):
         self.plan = plan
         self.tensors = dict(zip(plan.met, met, strict=True))
@@ -138,11 +151,6 @@ def beside(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
-def memory(tensor: Tensor) -> int:
-    """Where a tensor's storage is."""
-    return tensor.untyped_storage().data_ptr()
-
-
 # ---------------------------------------------------------------- translations
 # From where the result goes, and the arguments of an operation, to the steps that do it. Arguments
 # that a translation does not name are not done here.
@@ -167,17 +175,38 @@ def spread(x: Array | float, like: Array) -> Array:
     return np.full(like.shape, x, np.result_type(like.dtype, x))
 
 
+def refuse_narrow(out: Array, *given: Array) -> None:
+    """NumPy computes in the types that it is given, torch in that of the result."""
+    if all(x.dtype != out.dtype for x in given):
+        raise Untranslated("a result of another type than all that it is made of")
+
+
 def elementwise(function: Callable, *operations: Any) -> None:
     """Translate operations that apply a function of NumPy to one or two arguments."""
 
     def unary(out: Array, x: Array) -> Steps:
+        refuse_narrow(out, x)
         yield partial(function, x, out=out)
 
     def binary(out: Array, x: Array, y: Array | float) -> Steps:
-        yield partial(function, x, spread(y, x), out=out)
+        y = spread(y, x)
+        refuse_narrow(out, x, y)
+        yield partial(function, x, y, out=out)
 
     is_unary = getattr(function, "nin", 1) == 1
     does(*operations)(unary if is_unary else binary)
+
+
+def comparison(function: Callable, *operations: Any) -> None:
+    """Translate operations that compare with a function of NumPy."""
+
+    def compare(out: Array, x: Array, y: Array | float) -> Steps:
+        y = spread(y, x)
+        if x.dtype != y.dtype:
+            raise Untranslated("a comparison of two types")
+        yield partial(function, x, y, out=out)
+
+    does(*operations)(compare)
 
 
 elementwise(np.add, aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
@@ -186,12 +215,12 @@ elementwise(np.multiply, aten.mul.Tensor, aten.mul_.Tensor, aten.mul.Scalar, ate
 elementwise(np.divide, aten.div.Tensor, aten.div_.Tensor, aten.div.Scalar, aten.div_.Scalar)
 elementwise(np.maximum, aten.maximum.default, aten.clamp_min.default, aten.clamp_min_.default)
 elementwise(np.minimum, aten.minimum.default, aten.clamp_max.default, aten.clamp_max_.default)
-elementwise(np.less, aten.lt.Tensor, aten.lt.Scalar)
-elementwise(np.less_equal, aten.le.Tensor, aten.le.Scalar)
-elementwise(np.greater, aten.gt.Tensor, aten.gt.Scalar)
-elementwise(np.greater_equal, aten.ge.Tensor, aten.ge.Scalar)
-elementwise(np.equal, aten.eq.Tensor, aten.eq.Scalar)
-elementwise(np.not_equal, aten.ne.Tensor, aten.ne.Scalar)
+comparison(np.less, aten.lt.Tensor, aten.lt.Scalar)
+comparison(np.less_equal, aten.le.Tensor, aten.le.Scalar)
+comparison(np.greater, aten.gt.Tensor, aten.gt.Scalar)
+comparison(np.greater_equal, aten.ge.Tensor, aten.ge.Scalar)
+comparison(np.equal, aten.eq.Tensor, aten.eq.Scalar)
+comparison(np.not_equal, aten.ne.Tensor, aten.ne.Scalar)
 elementwise(np.negative, aten.neg.default, aten.neg_.default)
 elementwise(np.absolute, aten.abs.default, aten.abs_.default)
 elementwise(np.sign, aten.sign.default, aten.sgn.default)
@@ -199,11 +228,16 @@ elementwise(np.exp, aten.exp.default, aten.exp_.default)
 elementwise(np.log, aten.log.default, aten.log_.default)
 elementwise(np.sqrt, aten.sqrt.default, aten.sqrt_.default)
 elementwise(np.tanh, aten.tanh.default, aten.tanh_.default)
-elementwise(np.logical_not, aten.logical_not.default)
+
+
+@does(aten.logical_not.default)
+def logical_not(out: Array, x: Array) -> Steps:
+    yield partial(np.logical_not, x, out=out)
 
 
 @does(aten.pow.Tensor_Scalar)
 def power(out: Array, x: Array, exponent: float) -> Steps:
+    refuse_narrow(out, x)
     if exponent == 1:
         yield partial(np.copyto, out, x)
     elif exponent == 2:
@@ -234,6 +268,7 @@ def tanh_backward(out: Array, grad: Array, y: Array) -> Steps:
 
 @does(aten.sigmoid.default, aten.sigmoid_.default)
 def sigmoid(out: Array, x: Array) -> Steps:
+    refuse_narrow(out, x)
     ones = np.ones_like(x)
     yield partial(np.negative, x, out=out)
     yield partial(np.exp, out, out=out)
@@ -259,6 +294,7 @@ def where(out: Array, condition: Array, x: Array, y: Array) -> Steps:
 @does(aten.addcmul.default)
 def addcmul(out: Array, x: Array, a: Array, b: Array, value: float = 1) -> Steps:
     product = np.empty(np.broadcast_shapes(a.shape, b.shape), out.dtype)
+    refuse_narrow(product, a, b)
     yield partial(np.multiply, a, b, out=product)
     if value != 1:
         yield partial(np.multiply, product, spread(value, product), out=product)

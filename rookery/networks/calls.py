@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,22 @@ def writes(call: Call) -> list[Slot]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += leaves(call.args[i] if i < len(call.args) else call.kwargs, Slot)
     return found
+
+
+def memory(tensor: Tensor) -> int:
+    """Where a tensor's storage is: views of one tensor share it."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies that share memory with each other where the originals do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies = []
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in storages:
+            storages[storage.data_ptr()] = storage.clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        where = tensor.storage_offset(), tensor.shape, tensor.stride()
+        copies.append(copy.set_(storages[storage.data_ptr()], *where))
+    return copies

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rookery.networks.arrays import Plan, Program
-from rookery.networks.calls import Call, Slot, leaves, replaced
+from rookery.networks.calls import Call, Slot, cloned, leaves, memory, replaced
 from rookery.networks.script import script
 from rookery.networks.simplify import Simplified, simplified
 
@@ -55,6 +55,13 @@ def refusal(operation: Any, args: Any) -> str | None:
     else:
         tags = operation.tags
     return next((f"{operation} {REFUSED[tag]}" for tag in tags if tag in REFUSED), None)
+
+
+def is_view(operation: Any, args: Any, results: Any) -> bool:
+    """Whether an operation gave nothing but other ways to see what it was given; some that may do
+    so make copies at times."""
+    given = {memory(tensor) for tensor in leaves(args, Tensor)}
+    return operation.is_view and given.issuperset(map(memory, leaves(results, Tensor)))
 
 
 def rebuilding(tree: Any, slots: Sequence[Slot]) -> Callable[[Sequence[Tensor]], Any]:
@@ -128,7 +135,7 @@ class Recorder(TorchDispatchMode):
             return results
         slots = replaced(args, Tensor, self.slot_of), replaced(kwargs, Tensor, self.slot_of)
         call = Call(operation, *slots, replaced(results, Tensor, self.new_slot))
-        if operation.is_view and self.fixed.issuperset(leaves(slots, Slot)):
+        if self.fixed.issuperset(leaves(slots, Slot)) and is_view(operation, args, results):
             self.views.append(call)
             self.fixed.update(leaves(call.results, Slot))
             self.inputs += leaves(call.results, Slot)
@@ -183,7 +190,10 @@ class Recording:
         with torch.no_grad():
             copies = cloned([*inputs, *self.met])
             met = copies[len(inputs) :]
-            made = self.result(self.bound(met)(copies[: len(inputs)]))
+            try:
+                made = self.result(self.bound(met)(copies[: len(inputs)]))
+            except RuntimeError:
+                return False, compute()
         result = compute()
         ours, theirs = [*leaves(made, Tensor), *met], [*leaves(result, Tensor), *self.met]
         return all(map(close, ours, theirs)), result
@@ -214,20 +224,6 @@ class Scripted:
         # A tenth faster than without gradients alone: what is made keeps no account of its views.
         with torch.inference_mode():
             return self.function(*inputs, *self.met)
-
-
-def cloned(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies that share memory with each other where the originals do."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    copies = []
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in storages:
-            storages[storage.data_ptr()] = storage.clone()
-        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        where = tensor.storage_offset(), tensor.shape, tensor.stride()
-        copies.append(copy.set_(storages[storage.data_ptr()], *where))
-    return copies
 
 
 def close(ours: Tensor, theirs: Tensor) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rookery.networks.calls import Call, Slot, made, takes, writes
+from rookery.networks.calls import Call, Slot, made, memory, takes, writes
 
 aten = torch.ops.aten
 BY_SHAPE = {
@@ -61,12 +61,12 @@ def simplified(
 def constants(calls: Sequence[Call], tensors: Sequence[Tensor]) -> dict[Slot, None]:
     """Results that are the same in every run and stay so, in their order: nothing writes to their
     memory."""
-    changing = {memory(tensors, slot) for call in calls for slot in writes(call)}
+    changing = {memory(tensors[slot.index]) for call in calls for slot in writes(call)}
     found: dict[Slot, None] = {}
     for call in calls:
         results = made(call)
         known = call.operation in BY_SHAPE or all(slot in found for slot in takes(call))
-        if known and len(results) == 1 and memory(tensors, results[0]) not in changing:
+        if known and len(results) == 1 and memory(tensors[results[0].index]) not in changing:
             found[results[0]] = None
     return found
 
@@ -92,11 +92,11 @@ def added_in_place(
     products: dict[Slot, int] = {}
     """Places of those that might as well be made now: nothing has written to their factors."""
     for place, call in enumerate(calls):
-        written = {memory(tensors, slot) for slot in writes(call)}
+        written = {memory(tensors[slot.index]) for slot in writes(call)}
         products = {
             slot: made_at
             for slot, made_at in products.items()
-            if written.isdisjoint(memory(tensors, factor) for factor in calls[made_at].args)
+            if written.isdisjoint(memory(tensors[factor.index]) for factor in calls[made_at].args)
         }
         if is_product(call):
             products[call.results] = place
@@ -137,8 +137,3 @@ def turned(calls: Iterable[Call], tensors: Sequence[Tensor], spare: Iterator[Slo
 def is_product(call: Call) -> bool:
     """Whether it is a plain product of two matrices."""
     return call.operation is aten.mm.default
-
-
-def memory(tensors: Sequence[Tensor], slot: Slot) -> int:
-    """Where a tensor's storage is: views of one tensor share it."""
-    return tensors[slot.index].untyped_storage().data_ptr()

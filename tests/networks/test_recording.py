@@ -116,6 +116,38 @@ def test_views_of_what_stays_are_not_taken_every_time():
     assert operations(recorded) == ["aten::mm", "aten::sum", "aten::add"]
 
 
+COPIES = {
+    "type": lambda w: w.double(),
+    "reshape": lambda w: w.t().reshape(-1),
+    "contiguous": lambda w: w.t().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_what_stays_are_made_every_time(name):
+    """They are views at other times, and to torch the same operations."""
+    weight = torch.ones(2, 3)
+    recorded = Recorded(lambda x: COPIES[name](weight).sum() * x)
+    with torch.inference_mode():
+        for _ in range(5):
+            recorded(torch.ones(()))
+        assert recorded.refused is None
+        assert recorded.recordings
+        weight.mul_(5)
+        assert recorded(torch.ones(())).item() == 30
+
+
+def test_a_recording_that_cannot_be_run_is_not_used(monkeypatch):
+    def fails(inputs):
+        raise RuntimeError("not this time")
+
+    monkeypatch.setattr(recording, "runner", lambda *given: lambda met: fails)
+    recorded = Recorded(lambda x: x + 1)
+    for number in range(5):
+        assert recorded(torch.tensor(number)).item() == number + 1
+    assert "other results" in recorded.refused
+
+
 def test_results_have_no_history_and_memory_of_their_own():
     network = a_network()
     recorded = Recorded(gradient_adder(network), lambda: [network])
