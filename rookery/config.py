@@ -154,7 +154,7 @@ class RunConfig:
             f"stop_minutes must be positive, got {self.stop_minutes}",
         )
         require(
-            self.backend != "threads" or algorithm_class(self.algorithm).asynchronous,
+            self.backend != "threads" or algorithm_class(self.algorithm).off_policy,
             f"backend=threads: {self.algorithm} learns in turn with its actors; use serial, ranks"
             " or ray",
         )

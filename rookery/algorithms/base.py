@@ -66,8 +66,10 @@ class Algorithm(Protocol):
 
     Config: ClassVar[type[OptimizerConfig]]
     default_net: ClassVar[NetConfig] = NetConfig()
+    off_policy: ClassVar[bool] = False
+    """Whether it learns from what other weights did: then actors may play while it learns."""
     asynchronous: ClassVar[bool] = False
-    """Whether actors may play while the learner learns."""
+    """Whether they do so where nobody says otherwise."""
     explores_by: ClassVar[str | None] = None
     """What `exploration` gives, if it is worth reporting."""
     config: OptimizerConfig

@@ -209,6 +209,7 @@ def followed(target: Network, network: Network, updates: int, config: ReplayConf
 class ReplayAlgorithm(Algorithm):
     """What follows from having a target network."""
 
+    off_policy = True
     explores_by = "epsilon"
     config: ReplayConfig
     spaces: Spaces

@@ -17,6 +17,9 @@ from rookery.memory.limiter import Limiter
 from rookery.memory.replay import FirstPriorities, Replay, Transitions, Windows
 from rookery.memory.ring import Layout, Ring, row_like
 
+UNIFORM_BYTES, PRIORITIZED_BYTES = 9, 17
+"""About what a window takes beside its rows: its number and its place among those to draw from."""
+
 
 def layout_of(
     spaces_: Spaces, recorded: tuple[str, ...], state: tuple[Tensor, ...] = (), stride: int = 1
@@ -76,25 +79,34 @@ def build_replay(
 ) -> Replay:
     """A replay for `writers` actors of `lanes` environments that add `rows_at_once` rows."""
     total = lanes * writers
-    capacity = budget.rows_within(config.capacity, layout.row_bytes())
+    index = PRIORITIZED_BYTES if config.alpha else UNIFORM_BYTES
+    row_bytes = layout.row_bytes() + index / windows.stride
+    capacity = budget.rows_within(config.capacity, row_bytes)
     require(
         config.batch_size <= capacity,
         f"algo.capacity={config.capacity} holds {capacity:,} rows, less than"
         f" algo.batch_size={config.batch_size}",
     )
-    rows = capacity // total // windows.stride * windows.stride
+    starts = capacity // total // windows.stride
+    rows = starts * windows.stride
     # While rows are being overwritten, some window must stay whole.
     least = windows.length + windows.stride + layout.frames + rows_at_once
     require(
         rows >= least,
         f"algo.capacity={config.capacity} gives each of the {total} environments {rows:,} rows, but"
-        f" a window of {windows.length} needs {least}; raise it or lower --envs",
+        f" windows of {windows.length} ({windows.settings}) that come {rows_at_once} rows at a time"
+        f" need {least}; raise it or lower --envs",
+    )
+    require(
+        config.batch_size <= starts * total,
+        f"algo.capacity={config.capacity} holds {starts * total:,} sequences, less than"
+        f" algo.batch_size={config.batch_size}",
     )
     require(
         config.warm_up <= rows * total,
         f"algo.warm_up={config.warm_up} is more than algo.capacity={config.capacity} holds",
     )
-    budget.check_fits(layout.row_bytes() * rows * total, rows * total)
+    budget.check_fits(row_bytes * rows * total, rows * total)
     ring = Ring(layout, total, rows)
     samples = config.batch_size * windows.samples
     tolerance = 2 * max(samples, (config.samples_per_insert or 0) * rows_at_once * lanes)

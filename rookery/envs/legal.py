@@ -16,6 +16,12 @@ from rookery.errors import BadInput, require
 KEY = "action_mask"
 
 
+def tells_legal(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether observations have a mask of legal actions."""
+    space = env.single_observation_space
+    return isinstance(space, spaces.Dict) and KEY in space.spaces
+
+
 class LegalActions(Layer):
     """Observations {"obs": ..., "action_mask": [A]}, the mask taken from info; one that is a Dict
     already gets a part more."""
@@ -30,7 +36,7 @@ class LegalActions(Layer):
         self._nested = isinstance(seen, spaces.Dict)
         parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"obs": seen}
         require(
-            KEY not in parts,
+            not tells_legal(env),
             f'env.action_mask: the observation has a part "{KEY}" already; leave the option out',
         )
         self._count = int(action.n)
@@ -51,9 +57,11 @@ class LegalActions(Layer):
     def _mask(self, info: dict[str, Any]) -> Array:
         """The masks of all lanes, [B, A]."""
         mask = np.asarray(info.get(KEY, ()))
-        if mask.shape != (self.num_envs, self._count) or not np.all(info.get(f"_{KEY}", True)):
+        silent = np.flatnonzero(~np.broadcast_to(info.get(f"_{KEY}", True), self.num_envs))
+        if mask.shape != (self.num_envs, self._count) or len(silent):
+            told = f"environment {silent[0]} told none" if len(silent) else f"got {mask.shape}"
             raise BadInput(
                 f'env.action_mask needs info["{KEY}"] at every reset and step, {self._count}'
-                f" numbers an environment; got {mask.shape} for {self.num_envs} environments"
+                f" numbers of each of {self.num_envs} environments; {told}"
             )
         return (mask > 0).astype(np.int8)

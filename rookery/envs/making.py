@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from rookery.envs import atari, pool
 from rookery.envs.episodes import ClipReward, EpisodeStatistics, Layer, OneLife
 from rookery.envs.guard import Guard
-from rookery.envs.legal import LegalActions
+from rookery.envs.legal import LegalActions, tells_legal
 from rookery.envs.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, registered, require_next_step
@@ -47,6 +47,11 @@ def make_env(
         env = LegalActions(env)
     env = EpisodeStatistics(env)
     if options.one_life and training:
+        require(
+            not tells_legal(env),
+            "env.one_life plays a no-op where a life was lost, which an action_mask may forbid; use"
+            " one of them",
+        )
         env = OneLife(env)
     return as_learnt(env, options, frozen=not training)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from rookery.envs.legal import LegalActions
 from rookery.envs.making import implied
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, require_next_step
@@ -34,6 +35,8 @@ def maker(name: str, options: EnvOptions, threads: int) -> Callable[[int, bool],
     def make(number: int, render: bool) -> Any:
         env = raw_vector(name, resolved, number, threads, "rgb_array" if render else None)
         require_next_step(name, env)
+        if resolved.action_mask:
+            env = LegalActions(env)
         stack = resolved.frame_stack or 1
         return FrameStack(env, stack) if stack > 1 else env
 

@@ -22,6 +22,8 @@ STEPS = 1_000
 TOLERANCE = 1e-4
 """By how much a number may differ, as a share of the largest of its kind, or of 1 if that is less:
 what rounding does grows with the terms of a sum, not with what is left of them."""
+EXTREME = 1e8
+"""Beyond this a number says of an action that it is illegal, and nothing of the others' scale."""
 BESIDE = 7
 """Lanes of a second batch size, where one environment was played."""
 STAGGER = 5
@@ -137,7 +139,7 @@ def replay(run: Run, interface: Interface, recording: Recording, batch: int) -> 
     state = [np.zeros((batch, *port.shape), port.dtype) for port in interface.states]
     names = [port.name for port in interface.outputs]
     furthest = dict.fromkeys(recording.answers, 0.0)
-    scale = {name: max(1.0, float(np.abs(x).max())) for name, x in recording.answers.items()}
+    scale = {name: scale_of(x) for name, x in recording.answers.items()}
     for number, row in enumerate(order(rows, batch)):
         told = [x[row, lanes] for x in (*recording.obs, recording.reward, recording.first)]
         outputs = dict(zip(names, run([*told, *state]), strict=True))
@@ -148,6 +150,12 @@ def replay(run: Run, interface: Interface, recording: Recording, batch: int) -> 
                 raise mismatch(name, off, number, batch)
         state = [outputs[str(port.next)] for port in interface.states]
     return furthest
+
+
+def scale_of(answers: np.ndarray) -> float:
+    """How large answers are, at least 1; those that stand for an illegal action left out."""
+    sizes = np.abs(answers)
+    return max(1.0, float(sizes[sizes < EXTREME].max(initial=0)))
 
 
 def limit(answers: np.ndarray) -> float:

@@ -50,12 +50,13 @@ def machine_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def check_fits(needed: float, rows: int) -> None:
-    """Raise unless the machine has the memory that so many rows need."""
+def check_fits(needed: float, rows: int, ranks: int = 1) -> None:
+    """Raise unless the machine has the memory that so many rows need on each of its ranks."""
     there = machine_bytes()
+    each = f" on each of {ranks} ranks" if ranks > 1 else ""
     require(
-        needed <= there,
-        f"algo.capacity: {rows:,} rows take {gigabytes(needed)} and the machine has"
+        needed * ranks <= there,
+        f"algo.capacity: {rows:,} rows take {gigabytes(needed)}{each} and the machine has"
         f" {gigabytes(there)}; lower it, or give it in bytes such as 8GB",
     )
 

@@ -46,6 +46,10 @@ class Distribution(Protocol):
         """So many windows, with replacement."""
         ...
 
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        ...
+
 
 class Uniform:
     """Every window alike."""
@@ -82,6 +86,9 @@ class Uniform:
             at = at if self.reached == self.starts else self.spread(at)
             index = np.concatenate([index, at[self.there[at]]])
         return Draw(index[:count], np.ones(count))
+
+    def nbytes(self) -> int:
+        return self.there.nbytes
 
     def spread(self, at: Indices) -> Indices:
         """The places, counted over the lanes' reached parts only, among all places."""
@@ -126,3 +133,6 @@ class Prioritized:
         index = self.tree.draw((np.arange(count) + jitter) / count)
         probability = self.tree.weights[index] / self.tree.total
         return Draw(index, (self.count * probability) ** -self.beta)
+
+    def nbytes(self) -> int:
+        return sum(level.nbytes for level in self.tree.levels)

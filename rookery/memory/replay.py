@@ -40,6 +40,8 @@ class Windows(Protocol):
 
     length: int
     """Rows in a window."""
+    settings: str
+    """Those that say so."""
     stride: int
     """Rows between the starts of windows."""
     samples: int
@@ -56,6 +58,7 @@ class Transitions:
 
     stride = 1
     samples = 1
+    settings = "algo.n_step"
 
     def __init__(self, n: int, gamma: float):
         self.n, self.gamma = n, gamma
@@ -81,6 +84,8 @@ class Transitions:
 class Sequences:
     """Whole stretches of rows with the recurrent state stored before the first, and that stored
     before row `later`, a multiple of the stride, as `extra["later_state"]`."""
+
+    settings = "algo.burn_in, algo.unroll and algo.n_step"
 
     def __init__(self, length: int, stride: int, samples: int, later: int):
         self.length = length
@@ -343,10 +348,14 @@ class Replay:
         self.age_sum, self.drawn = 0.0, 0
         return age
 
+    def nbytes(self) -> int:
+        """Memory that rows and windows take when there is no more room."""
+        return self.ring.nbytes() + self.distribution.nbytes() + self.row_at.nbytes
+
     def describe(self) -> str:
         """The memory that will be taken, in a line."""
         ring = self.ring
         return (
-            f"replay: {ring.lanes * ring.rows:,} rows, {gigabytes(ring.nbytes())}"
+            f"replay: {ring.lanes * ring.rows:,} rows, {gigabytes(self.nbytes())}"
             f" of the machine's {gigabytes(machine_bytes())}"
         )

@@ -151,8 +151,9 @@ class Ring:
 
 
 def zeros(kind: Tensor, count: int) -> Tensor:
-    """`count` of a kind of tensor."""
-    return torch.zeros((count, *kind.shape), dtype=kind.dtype)
+    """`count` of a kind of tensor. NumPy's, for torch would write to all of it."""
+    dtype = torch.empty(0, dtype=kind.dtype).numpy().dtype
+    return torch.from_numpy(np.zeros((count, *kind.shape), dtype))
 
 
 def take(column: Tensor, index: Indices) -> Tensor:

@@ -21,7 +21,7 @@ class Legality:
 
     def __call__(self, obs: Tree) -> Tensor:
         mask = obs[ACTION_MASK][..., -1, :] if self.stacked else obs[ACTION_MASK]
-        legal = mask > 0
+        legal = mask.bool()
         # Where nothing is, as after a game's last move, nothing is ruled out: no value and no
         # distribution is left without an action.
         return legal | ~legal.any(-1, keepdim=True)

@@ -284,11 +284,11 @@ def entities_in(space: spaces.Space) -> int | None:
 
 
 def looks_like_entities(space: spaces.Space) -> bool:
-    """Whether a group of arrays is taken for a set of entities: there are numbers [N, F] of each,
-    everything else has the same N, and nothing is an image."""
+    """Whether a group of several arrays is taken for a set of entities: there are numbers [N, F]
+    of each, everything else has the same N, and nothing is an image."""
     if not isinstance(space, spaces.Dict | spaces.Tuple) or entities_in(space) is None:
         return False
-    if has_images(space):
+    if len(space.spaces) == 1 or has_images(space):
         return False
     return any(isinstance(part, spaces.Box) for _, part in named_parts(space))
 

@@ -15,6 +15,7 @@ from rookery.errors import require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
+from rookery.memory import budget
 from rookery.memory.replay import Replay
 from rookery.runs import checkpoint
 from rookery.runs.run import machine
@@ -57,7 +58,8 @@ def build(
     step = saved.step if saved else 0
     network_seed, memory_seed = seeds(config.seed, reducer.rank, step, 0)
     actors = actor_count(config)
-    cores = cores_each(ranks.on_this_host(reducer))
+    ranks_here = ranks.on_this_host(reducer)
+    cores = cores_each(ranks_here)
     lanes = Lanes(reducer.rank * config.envs, config.envs, reducer.world * config.envs)
     threads = engine_threads(config, cores)
     name = turned(config.environment, lanes.first)
@@ -70,6 +72,8 @@ def build(
     torch.manual_seed(network_seed)
     algorithm = make_algorithm(config, spaces_of(env), device)
     memory = algorithm.memory(config.envs, actors, memory_seed)
+    if isinstance(memory, Replay):
+        budget.check_fits(memory.nbytes(), memory.ring.lanes * memory.ring.rows, ranks_here)
     learner = Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
     parts = Parts(config, env, algorithm, memory, learner, reducer, Progress())
     if saved is not None:

@@ -68,7 +68,7 @@ def step_back(thread: int) -> None:
     """Let the other threads go first where there are fewer cores than threads; on Linux only, where
     a thread has a priority of its own."""
     if sys.platform == "linux":
-        with suppress(ProcessLookupError):
+        with suppress(OSError):  # it may be over, or may not be touched
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, nice + BACK)
 

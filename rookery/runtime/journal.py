@@ -244,13 +244,13 @@ class Journal:
         """Show a line, and add it to the run's log with its details."""
         self.log(f"{line}\n{details}")
         if self.run is not None:
-            print(line, file=self.console, flush=True)
+            print(f"{line}\n", end="", file=self.console, flush=True)
 
     def announce(self, line: str) -> None:
         """Add a line to the run's log, and show it."""
         self.log(line)
         if self.run is not None:
-            print(line, file=self.console, flush=True)
+            print(f"{line}\n", end="", file=self.console, flush=True)
 
     def close(self) -> None:
         """Close the files."""

@@ -21,6 +21,7 @@ from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, register_env
+from rookery.envs.serving import maker
 from rookery.errors import BadInput
 from rookery.networks.build import NetConfig
 from rookery.networks.legal import described, legality
@@ -59,6 +60,16 @@ def test_the_mask_does_not_describe_the_state():
     assert described(MASK) is MASK
     with pytest.raises(BadInput, match="describes no state"):
         described(spaces.Dict(action_mask=MASK))
+
+
+def test_a_board_beside_a_mask_is_seen_cell_by_cell():
+    """Not as a set of rows, whose order would not matter."""
+    where = Spaces(spaces.Dict(board=spaces.Box(-1, 1, (3, 3)), action_mask=MASK), DISCRETE)
+    network = make(DQN, where, capacity=100).network
+    board = torch.arange(9.0).view(1, 3, 3)
+    mask = torch.ones(1, ACTIONS, dtype=torch.int8)
+    q, other = (network({"board": x, "action_mask": mask}) for x in (board, board.flip(1)))
+    assert not torch.allclose(q, other)
 
 
 @pytest.mark.parametrize(
@@ -335,12 +346,39 @@ def test_taxis_masks_are_those_of_its_states():
         ("CartPole-v1", r'needs info\["action_mask"\] at every reset and step'),
         ("Pendulum-v1", "needs a Discrete action space"),
         ("moves", 'has a part "action_mask" already'),
-        ("tcp://127.0.0.1:9", "observe a Dict"),
+        ("tcp://127.0.0.1:9", "give it to 'rookery serve'"),
     ],
 )
 def test_environments_that_tell_no_masks_are_refused(name, told):
     with pytest.raises(BadInput, match=rf"env\.action_mask.*{told}"):
         make_env(name, EnvOptions(action_mask=True)).reset(seed=0)
+
+
+def test_one_life_and_masks_are_refused_together():
+    with pytest.raises(BadInput, match=r"env\.one_life.*action_mask"):
+        make_env("moves", EnvOptions(one_life=True))
+
+
+def test_a_lane_that_tells_no_mask_is_named():
+    class Silent(Moves):
+        def step(self, action):
+            obs, reward, terminated, truncated, info = super().step(action)
+            return obs, reward, terminated, truncated, info if self.left > 8 else {}
+
+    made = iter([Moves(beside=True), Silent(beside=True)])
+    register_env("moves-silent", lambda: next(made), replace=True)
+    env = make_env("moves-silent", EnvOptions(action_mask=True), num_envs=2)
+    obs, _ = env.reset(seed=0)
+    obs, *_ = env.step(obs["action_mask"].argmax(-1))
+    with pytest.raises(BadInput, match="environment 1 told none"):
+        env.step(obs["action_mask"].argmax(-1))
+
+
+def test_served_environments_observe_their_masks():
+    register_env("moves-beside", lambda: Moves(beside=True), replace=True)
+    env = maker("moves-beside", EnvOptions(action_mask=True), threads=1)(2, False)
+    assert env.single_observation_space["action_mask"] == MASK
+    assert env.reset(seed=0)[0]["action_mask"].sum(-1).tolist() == [2, 2]
 
 
 def test_policies_refuse_masks_of_other_action_spaces():

@@ -238,7 +238,7 @@ def test_stacks_of_frames_are_rebuilt_as_the_actor_saw_them(kind):
     where = Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
     net = NetConfig(encoder="mlp", hidden=(4,), core="gru" if kind is R2D2 else "none", core_size=4)
     more = SHORT if kind is R2D2 else {"n_step": 2, "rollout_steps": 4}
-    algorithm = make(kind, where, net, **(SMALL | more | {"capacity": 2 * 20}))
+    algorithm = make(kind, where, net, **(SMALL | more | {"capacity": 2 * 20, "batch_size": 8}))
     memory, spy = filled(algorithm, env, rounds=7)
     assert memory.ring.obs.shape[1:] == (5, 5)
     found = every_window(memory)

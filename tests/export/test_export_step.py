@@ -28,6 +28,7 @@ KINDS = spaces.Dict(
     }
 )
 NUMBERS = spaces.Box(-3, 3, (4,), np.float32)
+LEGAL = spaces.Dict(seen=NUMBERS, action_mask=spaces.MultiBinary(3))
 ACTIONS = {
     "discrete": spaces.Discrete(3, start=2),
     "multi-discrete": spaces.MultiDiscrete([[3, 4]], start=[[1, 5]]),
@@ -49,6 +50,9 @@ CASES = {
     "apex": ("apex", "discrete", KINDS, {}, {"frame_stack": 2}, {}),
     "r2d2": ("r2d2", "discrete", NUMBERS, {}, {"clip_reward": True}, {}),
     "r2d2-gru": ("r2d2", "discrete", NUMBERS, {}, BOTH, {"core": "gru"}),
+    "ppo-legal": ("ppo", "discrete", LEGAL, {}, {}, {}),
+    "dqn-legal": ("dqn", "discrete", LEGAL, {}, BOTH, {}),
+    "r2d2-legal": ("r2d2", "discrete", LEGAL, {}, {}, {}),
 }
 
 

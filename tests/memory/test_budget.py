@@ -53,6 +53,9 @@ def test_capacities_that_will_do():
 def test_more_than_the_machine_has_is_refused_in_one_line_with_both_figures(monkeypatch):
     monkeypatch.setattr(budget, "machine_bytes", lambda: 16_000_000_000)
     budget.check_fits(16e9, 1_000_000)
+    budget.check_fits(8e9, 1_000_000, ranks=2)
+    with pytest.raises(BadInput, match=r"8\.1 GB on each of 2 ranks.*16\.0 GB"):
+        budget.check_fits(8.1e9, 1_000_000, ranks=2)
     with pytest.raises(BadInput) as raised:
         budget.check_fits(28.3e9, 4_000_000)
     line = str(raised.value)

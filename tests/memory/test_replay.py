@@ -656,8 +656,9 @@ def test_the_report_by_hand():
 
 def test_the_description_names_rows_and_memory():
     memory = a_replay(Transitions(1, GAMMA), 4, 250_000)
-    # where 6, shade 4, action 2, q and value 8, reward 4, discount and mask 2: 26 bytes.
-    assert memory.describe().startswith("replay: 1,000,000 rows, 26.0 MB of the machine's ")
+    # where 6, shade 4, action 2, q and value 8, reward 4, discount and mask 2: 26 bytes, and 9 of
+    # a window: the number of its first row, and whether it is there.
+    assert memory.describe().startswith("replay: 1,000,000 rows, 35.0 MB of the machine's ")
 
 
 def test_the_seed_decides_what_is_drawn():

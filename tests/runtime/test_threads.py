@@ -523,17 +523,17 @@ SMALL = {
 }
 
 
-def small_run(environment, folder, **settings):
+def small_run(environment, folder, algorithm="apex", algo=SMALL, **settings):
     console = io.StringIO()
     run = train(
-        "apex",
+        algorithm,
         environment,
         backend="threads",
         actors=2,
         envs=2,
         env_steps=3_000,
         threads=1,
-        algo=SMALL,
+        algo=algo,
         net={"hidden": (16,)},
         runs_dir=folder,
         name="r",
@@ -582,6 +582,17 @@ def test_a_small_run_in_threads(tmp_path):
     assert rows[-1]["epsilon"] == pytest.approx(np.mean(ladder), rel=1e-4)
     # Samples per insert, from the end of the warm-up on; reset rows are rows.
     assert run.result["updates"] * 16 <= 2.0 * 3_000 * 1.3
+
+
+def test_dqn_runs_in_threads_too(tmp_path):
+    """Its epsilon falls with the steps of all actors."""
+    algo = SMALL | {"epsilon_start": 1.0, "epsilon_end": 0.0, "epsilon_steps": 1_500}
+    run, console = small_run("CartPole-v1", tmp_path, algorithm="dqn", algo=algo)
+    assert run.result["backend"] == "threads"
+    assert run.result["updates"] > 0
+    assert "threads x 2" in console
+    assert run.progress()[-1]["epsilon"] == 0
+    assert ours() == set()
 
 
 class Brittle(gymnasium.Wrapper):

@@ -188,8 +188,8 @@ def make_served(name: str, options: EnvOptions, num_envs: int, render_mode: str 
     )
     require(
         not options.action_mask,
-        f'env.action_mask: "{name}" sends numbers of infos, no arrays; have the served environment'
-        ' observe a Dict with a part "action_mask"',
+        f"env.action_mask cannot reach inside \"{name}\": give it to 'rookery serve', or have the"
+        ' environment observe a Dict with a part "action_mask"',
     )
     infos = ("lives",) if options.one_life else ()
     return Served(servers, num_envs, options.remote, infos, render_mode)

@@ -159,7 +159,7 @@ class ShardRole(Role):
         memory = algorithm.memory(self.config.envs, writers, seed)
         assert isinstance(memory, Replay)
         self.memory = memory
-        return Began(self.where(), memory=memory.describe(), memory_bytes=memory.ring.nbytes())
+        return Began(self.where(), memory=memory.describe(), memory_bytes=memory.nbytes())
 
     def add(self, segment: Segment, writer: int) -> Kept:
         """Store a segment of an actor's."""
@@ -226,7 +226,7 @@ class LearnerRole(Role):
             self.next_batch: Any = None
             return Began(self.where(device), self.reducer.name)
         self.memory = self.algorithm.memory(config.envs, writers, memory_seed)
-        size = self.memory.ring.nbytes() if isinstance(self.memory, Replay) else 0
+        size = self.memory.nbytes() if isinstance(self.memory, Replay) else 0
         return Began(self.where(device), self.reducer.name, self.memory.describe(), size)
 
     def learn(self, done: float, writers: list[int], *segments: Segment) -> tuple[Learned, Any]:
