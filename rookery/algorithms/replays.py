@@ -99,7 +99,7 @@ def build_replay(
     )
     require(
         config.batch_size <= starts * total,
-        f"algo.capacity={config.capacity} holds {starts * total:,} sequences, less than"
+        f"algo.capacity={config.capacity} holds {starts * total:,} windows, less than"
         f" algo.batch_size={config.batch_size}",
     )
     require(

@@ -64,4 +64,4 @@ class LegalActions(Layer):
                 f'env.action_mask needs info["{KEY}"] at every reset and step, {self._count}'
                 f" numbers of each of {self.num_envs} environments; {told}"
             )
-        return (mask > 0).astype(np.int8)
+        return (mask != 0).astype(np.int8)

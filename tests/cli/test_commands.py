@@ -139,7 +139,7 @@ def test_listings(capsys):
         ([*R2D2, "--algo.burn_in", "41", "--algo.unroll", "40"], ["algo.burn_in=41", "40"]),
         (
             [*R2D2, "--envs", "1", "--algo.capacity", "500", "--algo.warm_up", "0"],
-            ["algo.capacity=500", "6 sequences", "algo.batch_size=64"],
+            ["algo.capacity=500", "6 windows", "algo.batch_size=64"],
         ),
         ([*R2D2, "--algo.n_step", "99", "--algo.unroll", "80"], ["algo.n_step=99", "algo.unroll"]),
         ([*R2D2, "--net.core", "none"], ["net.core=none", "lstm"]),

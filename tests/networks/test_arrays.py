@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from rookery.networks import arrays
-from rookery.networks.arrays import SMALL, TRANSLATIONS, Plan, Program
+from rookery.networks import translations
+from rookery.networks.arrays import SMALL, Plan, Program
 from rookery.networks.calls import Slot, leaves, replaced
 from rookery.networks.recording import Recorder
 from rookery.networks.simplify import simplified
+from rookery.networks.translations import TRANSLATIONS
 
 aten = torch.ops.aten
 NAN, INFINITY = float("nan"), float("inf")
@@ -294,7 +295,7 @@ def test_what_was_met_is_shared():
 
 def test_large_products_are_torchs(monkeypatch):
     """They are spread over the threads that the run may have."""
-    monkeypatch.setattr(arrays, "PRODUCT", 10)
+    monkeypatch.setattr(translations, "PRODUCT", 10)
     plan, expected = planned(lambda x, y: F.linear(x, y), (A, B))
     assert_close(ran(plan, (A, B)), expected)
     program = Program(plan, [])
