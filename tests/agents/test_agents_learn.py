@@ -39,6 +39,7 @@ def test_ppo_solves_cartpole_for_five_seeds(seed, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
     ("algorithm", "environment", "goal"),
@@ -51,7 +52,9 @@ def test_ppo_solves_cartpole_for_five_seeds(seed, tmp_path):
         ("vpg", "CartPole-v1", 475),
         ("vpg", "Acrobot-v1", -100),
         ("dqn", "CartPole-v1", 475),
+        ("dqn", "LunarLander-v3", 200),
         ("apex", "CartPole-v1", 475),
+        ("apex", "LunarLander-v3", 200),
         ("r2d2", "rookery/MaskedCartPole-v1", 475),
         ("r2d2", "rookery/Recall-v1", 0.9),
     ],
