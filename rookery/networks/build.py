@@ -14,13 +14,9 @@ from rookery.errors import BadInput, require
 from rookery.networks.encoders import Mlp, features_of, linear
 from rookery.networks.heads import PolicyHead, policy_head
 from rookery.networks.images import has_images
-from rookery.networks.legal import described, legality, restricted
+from rookery.networks.legal import IMPOSSIBLE, described, legality, restricted
 from rookery.networks.mixed import Encoding, EntityNumbers, PartConfig, encoder_of
 from rookery.networks.recurrent import Core, State
-
-IMPOSSIBLE = -1e9
-"""Logit of an action that may not be taken: its probability is 0, and finite, so is its share of
-the entropy."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,9 @@ from rookery.data.tree import Tree
 from rookery.errors import require
 
 ACTION_MASK = "action_mask"
+IMPOSSIBLE = -1e9
+"""Logit of an action that may not be taken: its probability is 0 and, as this is finite, so is its
+share of the entropy."""
 
 
 class Legality:

@@ -243,12 +243,15 @@ class Journal:
     def tell(self, line: str, details: str) -> None:
         """Show a line, and add it to the run's log with its details."""
         self.log(f"{line}\n{details}")
-        if self.run is not None:
-            print(f"{line}\n", end="", file=self.console, flush=True)
+        self.show_line(line)
 
     def announce(self, line: str) -> None:
         """Add a line to the run's log, and show it."""
         self.log(line)
+        self.show_line(line)
+
+    def show_line(self, line: str) -> None:
+        """Show a line in one piece: several threads may have something to tell."""
         if self.run is not None:
             print(f"{line}\n", end="", file=self.console, flush=True)
 
