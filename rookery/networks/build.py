@@ -60,11 +60,18 @@ class NetConfig:
         )
 
 
+def hidden_of(space: spaces.Space, config: NetConfig) -> tuple[int, ...]:
+    """Widths of the dense layers after the encoder."""
+    if config.hidden is not None:
+        return config.hidden
+    return () if has_images(space) and config.encoder != "mlp" else (64, 64)
+
+
 class Trunk(nn.Module):
     """Encoder, dense layers and core: observations [T, B, ...] to features [T, B, F].
 
     The core may take further inputs `beside` the dense layers' features, [T, B, beside]. An
-    `encoder` given is instead of the space's own.
+    `encoder` given is instead of the space's own. `noisy` dense layers carry learned noise.
     """
 
     def __init__(
@@ -73,14 +80,13 @@ class Trunk(nn.Module):
         config: NetConfig,
         beside: int = 0,
         encoder: nn.Module | None = None,
+        noisy: bool = False,
     ):
         super().__init__()
         encoding = Encoding(config.encoder, config.image_features, config.activation, config.parts)
         self.encoder = encoder or encoder_of(space, encoding)
         width = features_of(self.encoder)
-        images = has_images(space) and config.encoder != "mlp"
-        hidden = config.hidden if config.hidden is not None else (() if images else (64, 64))
-        self.dense = Mlp(width, hidden, config.activation)
+        self.dense = Mlp(width, hidden_of(space, config), config.activation, noisy)
         width = self.dense.features + beside
         self.core = None if config.core == "none" else Core(config.core, width, config.core_size)
         self.features = width if self.core is None else self.core.features

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rookery.errors import require
 from rookery.networks.activations import ACTIVATIONS
 from rookery.networks.images import Picture, highest_of, picture
+from rookery.networks.noisy import NoisyLinear
 
 Convolutions = tuple[tuple[int, int, int], ...]
 """Channels, kernel size and stride of each layer."""
@@ -50,12 +51,13 @@ def initialise(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
 
 
 class Mlp(nn.Sequential):
-    """Dense layers, each with its activation, on [..., inputs]."""
+    """Dense layers on [..., inputs], each with its activation; `noisy` ones carry learned noise."""
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], activation: str):
+    def __init__(self, inputs: int, hidden: tuple[int, ...], activation: str, noisy: bool = False):
         layers: list[nn.Module] = []
         for size in hidden:
-            layers += [linear(inputs, size), ACTIVATIONS[activation]()]
+            dense = NoisyLinear(inputs, size) if noisy else linear(inputs, size)
+            layers += [dense, ACTIVATIONS[activation]()]
             inputs = size
         super().__init__(*layers)
         self.features = inputs
@@ -131,9 +133,9 @@ def convolved(image: Picture, layers: nn.Sequential, obs: Tensor) -> Tensor:
 
 
 class Plain(nn.Module):
-    """Plain convolutions without padding, then one dense layer."""
+    """Plain convolutions without padding, then one dense layer; without `features` none."""
 
-    def __init__(self, image: Picture, features: int, name: str):
+    def __init__(self, image: Picture, features: int | None, name: str):
         super().__init__()
         self.image = image
         inputs, height, width = self.image.shape
@@ -151,13 +153,14 @@ class Plain(nn.Module):
         self.convolutions = nn.Sequential(*layers)
         with torch.no_grad():
             flat = self.convolutions(torch.zeros(1, *self.image.shape)).numel()
-        self.dense = linear(flat, features)
-        self.features = features
+        self.dense = None if features is None else linear(flat, features)
+        self.features = features or flat
 
     def forward(self, obs: Tensor) -> Tensor:
         # The features are flattened in memory order (H, W, C): no copy out of channels-last.
         x = convolved(self.image, self.convolutions, obs).permute(0, 2, 3, 1).flatten(1)
-        return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
+        x = x if self.dense is None else F.relu(self.dense(x))
+        return x.view(*obs.shape[: -self.image.dims], self.features)
 
 
 class Residual(nn.Module):
@@ -173,9 +176,10 @@ class Residual(nn.Module):
 
 
 class Impala(nn.Module):
-    """The residual network of the IMPALA paper (Espeholt et al. 2018)."""
+    """The residual network of the IMPALA paper (Espeholt et al. 2018); without `features` it ends
+    before its dense layer."""
 
-    def __init__(self, image: Picture, features: int):
+    def __init__(self, image: Picture, features: int | None):
         super().__init__()
         self.image = image
         inputs = self.image.shape[0]
@@ -191,12 +195,13 @@ class Impala(nn.Module):
         self.stages = nn.Sequential(*stages)
         with torch.no_grad():
             flat = self.stages(torch.zeros(1, *self.image.shape)).numel()
-        self.dense = linear(flat, features)
-        self.features = features
+        self.dense = None if features is None else linear(flat, features)
+        self.features = features or flat
 
     def forward(self, obs: Tensor) -> Tensor:
         x = F.relu(convolved(self.image, self.stages, obs)).permute(0, 2, 3, 1).flatten(1)
-        return F.relu(self.dense(x)).view(*obs.shape[: -self.image.dims], self.features)
+        x = x if self.dense is None else F.relu(self.dense(x))
+        return x.view(*obs.shape[: -self.image.dims], self.features)
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -211,8 +216,9 @@ def features_of(encoder: nn.Module) -> int:
     return features
 
 
-def image_encoder(space: spaces.Space, kind: str, features: int) -> nn.Module:
-    """The encoder of images that `kind` names; auto: the one that suits their size."""
+def image_encoder(space: spaces.Space, kind: str, features: int | None) -> nn.Module:
+    """The encoder of images that `kind` names; auto: the one that suits their size. Without
+    `features` it gives what the convolutions give."""
     assert isinstance(space, spaces.Box)
     if kind == "mlp":
         return FloatVector(space)

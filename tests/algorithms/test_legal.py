@@ -6,7 +6,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 import torch
-from scenes import Loop, make
+from scenes import Loop, make, shaken
 from torch import nn
 
 import rookery
@@ -228,6 +228,8 @@ def test_what_is_never_legal_is_never_looked_forward_to(name, settings):
     kind, chosen = CASES[name]
     env = make_env("moves", num_envs=4)
     algorithm = make(kind, env, net(kind), **(chosen | settings | {"alpha": 0.6}))
+    shaken(algorithm.network, 1)
+    shaken(algorithm.target, 2)
     loop = Loop(algorithm, env)
     for _ in range(40):
         loop.memory.add(algorithm.prepare(loop.actor.collect()))
@@ -302,11 +304,10 @@ def judged(algorithm, batch):
 def tempt(algorithm):
     """Have the networks value action 0 above all, and the others as before."""
     for network in (algorithm.network, algorithm.target):
-        bias = network.head.out.bias.data
         atoms = getattr(algorithm.config, "atoms", 1)
-        bias[atoms - 1] += 1_000
+        network.head.advantage.out.bias.data[atoms - 1] += 1_000
         if algorithm.config.dueling:  # advantages lose their mean
-            bias[-1] += 1_000 / ACTIONS
+            network.head.value.out.bias.data[-1] += 1_000 / ACTIONS
 
 
 # ---------------------------------------------------------------- environments

@@ -105,7 +105,8 @@ def test_greedy_decisions_are_without_noise_and_others_with_it():
     assert not torch.equal(noisy[0], noisy[1])
     assert not torch.equal(noisy[1], noisy[2])
     assert torch.equal(greedy[0], greedy[1])
-    head = algorithm.network.head.out
+    head = algorithm.network.head.advantage
     features = algorithm.network.trunk(obs, ())[0]
-    means = F.linear(features, head.weight, head.bias).amax(-1)
+    hidden = F.linear(features, head.hidden[0].weight, head.hidden[0].bias).tanh()
+    means = F.linear(hidden, head.out.weight, head.out.bias).amax(-1)
     torch.testing.assert_close(greedy[0], means.detach())
