@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Collection, Spaces, register
+from rookery.algorithms.base import Spaces, register
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
@@ -17,7 +17,7 @@ from rookery.algorithms.off_policy import (
     target_of,
     transition_loss,
 )
-from rookery.algorithms.replays import transition_replay
+from rookery.algorithms.replays import collection_of, transition_replay
 from rookery.data.steps import Batch, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
@@ -61,7 +61,7 @@ class ApeX(LadderAlgorithm):
         head = QHeadConfig(config.dueling)
         self.network = QNetwork(spaces.obs, actions, net, head).to(device)
         self.target = target_of(self.network)
-        self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
+        self.collection = collection_of(spaces, config.rollout_steps)
 
     def initial_state(self, batch: int) -> Tree:
         return ()

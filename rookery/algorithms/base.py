@@ -14,7 +14,16 @@ from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
+from rookery.memory.ring import Normalizer
 from rookery.networks.build import NetConfig
+
+
+class SpaceNormalizer(Normalizer, Protocol):
+    """What scales the observations and rewards of an environment."""
+
+    def raw_leaves(self) -> dict[tuple[Any, ...], spaces.Space]:
+        """The spaces of the leaves that are scaled, as they are before, by their paths."""
+        ...
 
 
 class Spaces(NamedTuple):
@@ -24,6 +33,8 @@ class Spaces(NamedTuple):
     action: spaces.Space
     frame_stack: int = 1
     """Frames along the first axis of an observation."""
+    normalizer: SpaceNormalizer | None = None
+    """What observations and rewards are scaled by, if they are."""
 
 
 class Collection(NamedTuple):
@@ -33,6 +44,8 @@ class Collection(NamedTuple):
     episodes: int | None = None
     newest_frame: bool = False
     """Whether of stacked observations only the newest frame is kept."""
+    raw: bool = False
+    """Whether observations and rewards are kept as they were before normalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +133,11 @@ class Algorithm(Protocol):
     def settled(self, done: int, coming: int) -> bool:
         """Whether that stays the same for so many coming updates, after so many that were done."""
         return False
+
+    def before_update(self, generator: torch.Generator) -> None:
+        """Called once before the loss of an update is computed, however many parts its batch is
+        cut into; draws the random numbers that the loss needs. The generator's numbers are the
+        same on every rank."""
 
     def statistics(self, batch: Batch) -> Tensor:
         """Sums over the batch's rows that its loss needs; the first is their count.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rookery.algorithms.base import Collection, Spaces, register
+from rookery.algorithms.base import Spaces, register
 from rookery.algorithms.exploration import linear_epsilon
 from rookery.algorithms.off_policy import (
     ReplayAlgorithm,
@@ -18,7 +18,7 @@ from rookery.algorithms.off_policy import (
     target_of,
     transition_loss,
 )
-from rookery.algorithms.replays import transition_replay
+from rookery.algorithms.replays import collection_of, transition_replay
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
@@ -96,7 +96,7 @@ class DQN(ReplayAlgorithm):
         self.network = QNetwork(spaces.obs, actions, net, head).to(device)
         self.target = target_of(self.network)
         self.atoms = torch.linspace(config.value_min, config.value_max, config.atoms, device=device)
-        self.collection = Collection(config.rollout_steps, newest_frame=spaces.frame_stack > 1)
+        self.collection = collection_of(spaces, config.rollout_steps)
         # Errors of plain values are no measure of how wrong a distribution is.
         self.records = config.alpha > 0 and config.atoms == 1
 
@@ -147,11 +147,14 @@ class DQN(ReplayAlgorithm):
         plain = self.config.atoms == 1 and not self.config.noisy
         return super().ahead(batch) if plain else batch
 
-    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        assert batch.weight is not None
+    def before_update(self, generator: torch.Generator) -> None:
+        """Draw new noise for the network and its target."""
         if self.config.noisy:
             for layer in (*noisy_layers(self.network), *noisy_layers(self.target)):
-                layer.renew(None)
+                layer.renew(generator)
+
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        assert batch.weight is not None
         if self.config.atoms == 1:
             legal = self.legal(rows_of(batch)[1])
             return transition_loss(

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rookery.algorithms.base import Collection, Spaces, register
+from rookery.algorithms.base import Spaces, register
 from rookery.algorithms.off_policy import (
     LadderAlgorithm,
     LadderConfig,
@@ -19,7 +19,7 @@ from rookery.algorithms.off_policy import (
     count_actions,
     target_of,
 )
-from rookery.algorithms.replays import build_replay, layout_of
+from rookery.algorithms.replays import build_replay, collection_of, layout_of
 from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
@@ -162,7 +162,7 @@ class R2D2(LadderAlgorithm):
         head = QHeadConfig(config.dueling)
         self.network = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
         self.target = target_of(self.network)
-        self.collection = Collection(config.rows_at_once, newest_frame=spaces.frame_stack > 1)
+        self.collection = collection_of(spaces, config.rows_at_once)
 
     def initial_state(self, batch: int) -> Tree:
         """The core's state, and the previous action, one-hot."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+import gymnasium.spaces as spaces
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Spaces
+from rookery.algorithms.base import Collection, Spaces
 from rookery.algorithms.off_policy import ReplayConfig, recorded_errors
-from rookery.data.tree import tree_map
+from rookery.data.tree import tree_map, tree_replace
 from rookery.errors import require
 from rookery.memory import budget
 from rookery.memory.distributions import Prioritized, Uniform
@@ -28,13 +29,33 @@ def layout_of(
     obs = row_like(spaces_.obs)
     if spaces_.frame_stack > 1:
         obs = tree_map(lambda x: x[0], obs)
+    if spaces_.normalizer is not None:
+        raw = spaces_.normalizer.raw_leaves()
+        obs = tree_replace(obs, {path: row_like(leaf) for path, leaf in raw.items()})
     return Layout(
         obs=obs,
-        action=torch.empty((), dtype=torch.int16, device="meta"),
+        action=torch.empty((), dtype=action_dtype(spaces_.action), device="meta"),
         extra={name: torch.empty((), device="meta") for name in recorded},
         state=state,
         frames=spaces_.frame_stack,
         stride=stride,
+        normalizer=spaces_.normalizer,
+    )
+
+
+def action_dtype(space: spaces.Space) -> torch.dtype:
+    """The smallest type of whole numbers, from int16 on, that holds every action of a Discrete
+    space, counted from 0."""
+    assert isinstance(space, spaces.Discrete)
+    kinds = (torch.int16, torch.int32, torch.int64)
+    return next(kind for kind in kinds if space.n - 1 <= torch.iinfo(kind).max)
+
+
+def collection_of(spaces_: Spaces, rows: int) -> Collection:
+    """How an actor collects so many rows for a replay memory: one frame of a stack, and raw, for
+    the memory scales rows by the statistics of the time they are drawn."""
+    return Collection(
+        rows, newest_frame=spaces_.frame_stack > 1, raw=spaces_.normalizer is not None
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,23 @@ def tree_leaves(tree: Tree) -> list[Any]:
     if isinstance(tree, tuple):
         return [leaf for part in tree for leaf in tree_leaves(part)]
     return [tree]
+
+
+def tree_replace(tree: Tree, leaves: Mapping[tuple[Any, ...], Any]) -> Tree:
+    """The tree with other leaves at the paths named: the keys and places that lead to them."""
+    for path, leaf in leaves.items():
+        tree = with_leaf(tree, path, leaf)
+    return tree
+
+
+def with_leaf(tree: Tree, path: tuple[Any, ...], leaf: Any) -> Tree:
+    """The tree with another leaf at a path."""
+    if not path:
+        return leaf
+    key, *rest = path
+    if isinstance(tree, dict):
+        return {**tree, key: with_leaf(tree[key], tuple(rest), leaf)}
+    return (*tree[:key], with_leaf(tree[key], tuple(rest), leaf), *tree[key + 1 :])
 
 
 def to_tensors(tree: Tree, device: torch.device) -> Tree:

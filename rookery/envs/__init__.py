@@ -7,7 +7,7 @@ from rookery.envs.listing import Listed, env_info, registered_envs
 from rookery.envs.making import make_env, pool_of
 from rookery.envs.masked_cartpole import register as _register_masked_cartpole
 from rookery.envs.moments import RunningMoments
-from rookery.envs.normalize import statistics
+from rookery.envs.normalize import normalizer_of, statistics
 from rookery.envs.options import EnvOptions
 from rookery.envs.recall import register as _register_recall
 from rookery.envs.registry import register_env, registered
@@ -29,6 +29,7 @@ __all__ = [
     "frame_stack_of",
     "human_normalized",
     "make_env",
+    "normalizer_of",
     "plays_atari",
     "pool_of",
     "register_env",

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Algorithm, Collection
 from rookery.data.steps import Decision, Lanes, Segment, Steps
-from rookery.data.tree import Tree, to_tensors, tree_map
+from rookery.data.tree import Tree, to_tensors, tree_map, tree_replace
 from rookery.networks.recurrent import carry
 
 
@@ -112,8 +112,11 @@ class Actor:
         """Start every lane on a new episode."""
         self.obs, info = self.env.reset(seed=seed)
         self.notices += info.get("notices", ())
+        self.raw_obs = info.get("raw_obs", {})
         self.resetting = np.zeros(self.env.num_envs, dtype=bool)
         self.reward = torch.zeros(self.env.num_envs, device=self.device)
+        self.kept_reward = self.reward
+        """The last reward, raw if the collection is."""
         self.state = self.algorithm.initial_state(self.env.num_envs)
 
     def collect(self, env_steps: int = 0) -> Segment:
@@ -122,7 +125,7 @@ class Actor:
         if self.collection.episodes is not None:
             return self.collect_episodes(self.collection.episodes)
         assert self.collection.steps is not None
-        before = self.state, self.reward
+        before = self.state, self.kept_reward
         rows = [self.step() for _ in range(self.collection.steps)]
         return self.segment(rows, *before)
 
@@ -131,7 +134,7 @@ class Actor:
         end first would favour short ones. What a lane plays after its share is masked."""
         left = shares(count, self.env.num_envs)
         self.begin(None)
-        before = self.state, self.reward
+        before = self.state, self.kept_reward
         rows = []
         while (left > 0).any():
             playing = left > 0
@@ -146,6 +149,7 @@ class Actor:
             raise Stopped
         with self.turn:
             obs, decision, action = self.decide()
+            kept = self.kept(obs)
         start = time.perf_counter()
         self.obs, reward, terminated, truncated, info = self.env.step(action)
         self.env_s += time.perf_counter() - start
@@ -155,13 +159,27 @@ class Actor:
             mask = ~self.resetting
             if "lost" in info:  # a server is away: nothing was done there, and nothing is learnt
                 mask &= ~info["lost"]
+            raw_reward = info.get("raw_reward", reward)
             reward = (reward * mask).astype(np.float32)
-            self.reward = to_tensors(reward, self.device)
+            self.reward = self.kept_reward = to_tensors(reward, self.device)
+            if self.collection.raw:
+                self.raw_obs = info.get("raw_obs", {})
+                reward = (raw_reward * mask).astype(np.float32)
+                self.kept_reward = to_tensors(reward, self.device)
             self.state = carry(decision.state, self.resetting)
             self.resetting = terminated | truncated
             self.env_steps += int(np.count_nonzero(mask))
-            kept = tree_map(lambda x: x[:, -1], obs) if self.collection.newest_frame else obs
             return Row(kept, decision, reward, ~terminated, mask)
+
+    def kept(self, obs: Tree) -> Tree:
+        """What a row keeps of an observation [B, ...]."""
+        if self.collection.newest_frame:
+            obs = tree_map(lambda x: x[:, -1], obs)
+        if self.collection.raw:
+            # Copied: the environment may reuse its buffers.
+            raw = {path: np.copy(leaf) for path, leaf in self.raw_obs.items()}
+            obs = tree_replace(obs, raw)
+        return obs
 
     def decide(self) -> tuple[Tree, Decision, np.ndarray]:
         """What is observed, what to do, and that in the environment's form."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -98,14 +99,30 @@ class Learner:
         self.in_one_piece = whole and not algorithm.may_stop
         """Whether nothing comes between an update's gradient and its step."""
         self.share_weights()
+        seed = torch.randint(2**62, (1,)).to(device)
+        reducer.broadcast(seed)
+        self.generator = torch.Generator(device).manual_seed(int(seed))
+        """Draws the same numbers on every rank."""
 
     def modules(self) -> list[nn.Module]:
         """Those a loss depends on."""
         return [self.algorithm.network, *self.algorithm.saved().values()]
 
     def share_weights(self) -> None:
-        """Give every rank the weights of rank 0."""
+        """Give every rank the network of rank 0 and the modules saved beside it, such as the
+        target network."""
         self.reducer.broadcast(self.flat.values)
+        for module in self.algorithm.saved().values():
+            for parameter in module.parameters():
+                self.reducer.broadcast(parameter.data)
+
+    def digest(self) -> str:
+        """A SHA-256 of the network and of the modules saved beside it: equal on all ranks."""
+        found = hashlib.sha256(self.flat.values.detach().cpu().numpy().tobytes())
+        for module in self.algorithm.saved().values():
+            for parameter in module.parameters():
+                found.update(parameter.detach().cpu().numpy().tobytes())
+        return found.hexdigest()
 
     def set_progress(self, done: float) -> None:
         """Set the learning rate for the part of the run that is done, 0 to 1."""
@@ -122,6 +139,7 @@ class Learner:
         start, reduced = time.perf_counter(), self.reduce_s
         if self.input_bytes is None:
             self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
+        self.algorithm.before_update(self.generator)
         if self.in_one_piece:
             outcome = Outcome(False, self.at_once(batch))
             self.step_optimizer()

@@ -68,7 +68,7 @@ class Transitions:
         rows = row + np.arange(self.length)[:, None]
         places = ring.places(lane, rows)
         mask = ring.mask[places].astype(np.float32)
-        sums = n_step(ring.reward[places], ring.discount[places], mask, self.gamma, self.n)
+        sums = n_step(ring.take_reward(places), ring.discount[places], mask, self.gamma, self.n)
         ends = np.array([row, row + sums.last[0].astype(np.int64)])
         steps = Steps(
             obs=ring.take_obs(lane, ends),
@@ -83,7 +83,9 @@ class Transitions:
 
 class Sequences:
     """Whole stretches of rows with the recurrent state stored before the first, and that stored
-    before row `later`, a multiple of the stride, as `extra["later_state"]`."""
+    before row `later`, a multiple of the stride, as `extra["later_state"]`.
+
+    The last part of a stored state is the reward before its row."""
 
     settings = "algo.burn_in, algo.unroll and algo.n_step"
 
@@ -96,16 +98,21 @@ class Sequences:
     def assemble(self, ring: Ring, lane: Indices, row: Indices) -> tuple[Steps, Tree]:
         rows = row + np.arange(self.length)[:, None]
         places = ring.places(lane, rows)
-        later = ring.take_state(lane, row + self.later)
+        later = self.state(ring, lane, row + self.later)
         steps = Steps(
             obs=ring.take_obs(lane, rows),
             action=torch.from_numpy(ring.action[places]),
-            reward=torch.from_numpy(ring.reward[places]),
+            reward=torch.from_numpy(ring.take_reward(places)),
             discount=torch.from_numpy(ring.discount[places].astype(np.float32)),
             mask=torch.from_numpy(ring.mask[places].astype(np.float32)),
             extra={"later_state": tree_map(lambda x: x.unsqueeze(0), later)},
         )
-        return steps, ring.take_state(lane, row)
+        return steps, self.state(ring, lane, row)
+
+    def state(self, ring: Ring, lane: Indices, row: Indices) -> Tree:
+        """The stored state before rows, the reward in it on the scale of the other rewards."""
+        *state, reward = ring.take_state(lane, row)
+        return (*state, torch.from_numpy(ring.scaled_reward(reward.numpy())))
 
 
 MOST_TOGETHER = 16
@@ -232,7 +239,7 @@ class Replay:
         span = np.arange(rows[0], rows[-1] + self.windows.length)
         places = self.ring.places(lane, span[:, None])
         columns = Columns(
-            self.ring.reward[places].astype(np.float64),
+            self.ring.take_reward(places).astype(np.float64),
             self.ring.discount[places].astype(np.float64),
             self.ring.mask[places].astype(np.float64),
             {name: column[places] for name, column in self.ring.extra.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,10 +12,22 @@ from torch import Tensor
 
 from rookery.data.steps import Steps
 from rookery.data.tree import Tree, tree_leaves, tree_map
-from rookery.memory.sum_tree import Indices
+from rookery.memory.sum_tree import Floats, Indices
 
 SMALL_BYTES = 1 << 16
 """Up to this much NumPy gathers sooner; of more, torch's threads share."""
+
+
+class Normalizer(Protocol):
+    """Scales raw rows to what an agent sees, by statistics that change over the run."""
+
+    def obs(self, rows: Tree) -> Tree:
+        """Observations, as NumPy arrays with any leading axes."""
+        ...
+
+    def reward(self, rows: Floats) -> Floats:
+        """Rewards of any shape."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,9 @@ class Layout:
     frames: int = 1
     """Frames in an observation; their stack is rebuilt when rows are taken out."""
     stride: int = 1
+    normalizer: Normalizer | None = None
+    """Rows are stored raw and scaled by this when they are taken out, so that all of them are on
+    the scale of the present; None: as they are."""
 
     def row_bytes(self) -> float:
         """Memory that a row takes, its share of the stored state included."""
@@ -122,7 +137,27 @@ class Ring:
         index = self.places(lane, row)
         if self.layout.frames > 1:
             index = self.stacked(lane, row, index)
-        return tree_map(lambda column: take(column, index), self.obs)
+        obs = tree_map(lambda column: take(column, index), self.obs)
+        return obs if self.layout.normalizer is None else self.scaled_obs(obs, index)
+
+    def scaled_obs(self, obs: Tree, index: Indices) -> Tree:
+        """Raw observations at places, scaled; frames before an episode's start stay zero."""
+        assert self.layout.normalizer is not None
+        scaled = self.layout.normalizer.obs(tree_map(lambda x: x.numpy(), obs))
+        nowhere = index == self.nowhere
+        if nowhere.any():
+            scaled = tree_map(np.array, scaled)
+            tree_map(lambda x: x.__setitem__(nowhere, 0), scaled)
+        return tree_map(torch.from_numpy, scaled)
+
+    def take_reward(self, places: Indices) -> Floats:
+        """Rewards at places of any shape, scaled where the rows are stored raw."""
+        return self.scaled_reward(self.reward[places])
+
+    def scaled_reward(self, reward: Floats) -> Floats:
+        """Stored rewards of any shape as an agent is to see them now."""
+        normalizer = self.layout.normalizer
+        return reward if normalizer is None else normalizer.reward(reward)
 
     def stacked(self, lane: Indices, row: Indices, index: Indices) -> Indices:
         """Places of the frames in each observation, [T, B, frames], the newest last.
@@ -139,7 +174,7 @@ class Ring:
         return stack
 
     def take_state(self, lane: Indices, row: Indices) -> Tree:
-        """Recurrent state before rows [B] that are multiples of the stride."""
+        """Recurrent state, as it was stored, before rows [B] that are multiples of the stride."""
         index = lane * self.starts + row // self.layout.stride % self.starts
         return tree_map(lambda column: take(column, index), self.state)
 

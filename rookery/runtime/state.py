@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.config import RunConfig
-from rookery.envs import frame_stack_of, statistics
+from rookery.envs import frame_stack_of, normalizer_of, statistics
 from rookery.errors import RookeryError, require
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
@@ -35,13 +34,17 @@ class Parts(NamedTuple):
 
 def spaces_of(env: VectorEnv) -> Spaces:
     """What the environments see and do."""
-    return Spaces(env.single_observation_space, env.single_action_space, frame_stack_of(env))
+    return Spaces(
+        env.single_observation_space,
+        env.single_action_space,
+        frame_stack_of(env),
+        normalizer_of(env),
+    )
 
 
 def check_agreement(parts: Parts) -> None:
-    """Raise unless every rank has the same weights, to the bit."""
-    weights = parts.learner.flat.values.detach().cpu().numpy().tobytes()
-    digests = parts.reducer.gather(hashlib.sha256(weights).hexdigest())
+    """Raise unless every rank has the same network and the same modules beside it, to the bit."""
+    digests = parts.reducer.gather(parts.learner.digest())
     if len(set(digests)) > 1:
         raise RookeryError(f"the weights of the ranks differ: {digests}")
 

@@ -4,12 +4,14 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 import torch
-from scenes import FLAT, Lanes, Loop, every_window, filled, make, shaken
+from scenes import CPU, FLAT, Lanes, Loop, every_window, filled, make, shaken
 
 from rookery.algorithms.dqn import DQN, noisy_layers
 from rookery.algorithms.off_policy import transition_td
 from rookery.data.steps import Batch, Steps
 from rookery.errors import BadInput
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Alone
 from rookery.networks.build import NetConfig
 from rookery.networks.distributional import expected, projected
 
@@ -164,12 +166,13 @@ def test_both_networks_have_new_noise_in_every_update():
     algorithm = make(DQN, env, **(BASE | {"noisy": True}))
     memory, _ = filled(algorithm, env, rounds=5)
     batch = every_window(memory).batch
+    learner = Learner(algorithm, LearnerConfig(micro_batches=2), Alone(), CPU)
     seen = []
     for _ in range(2):
-        algorithm.loss(batch, algorithm.statistics(batch))
+        learner.update(batch)
         layers = noisy_layers(algorithm.network) + noisy_layers(algorithm.target)
-        assert len(layers) == 2
-        seen += [layer.row.clone() for layer in layers]
+        assert len(layers) == 4
+        seen += [layer.column.clone() for layer in layers]
     for i, one in enumerate(seen):
         assert bool((one != 0).all())
         assert all(not torch.equal(one, other) for other in seen[:i])
@@ -178,10 +181,10 @@ def test_both_networks_have_new_noise_in_every_update():
 def test_sigmas_are_learned():
     env = Lanes([[(3, "terminated")]] * 2)
     algorithm = make(DQN, env, **(BASE | {"noisy": True, "warm_up": 0}))
-    before = algorithm.network.head.out.weight_sigma.detach().clone()
+    before = algorithm.network.head.advantage.out.weight_sigma.detach().clone()
     loop = Loop(algorithm, env).run(30)
     assert loop.learner.updates > 0
-    assert not torch.equal(algorithm.network.head.out.weight_sigma, before)
+    assert not torch.equal(algorithm.network.head.advantage.out.weight_sigma, before)
 
 
 # ---------------------------------------------------------------- memory

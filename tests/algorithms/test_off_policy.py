@@ -271,6 +271,23 @@ def test_actions_are_counted_from_the_spaces_start():
         assert torch.equal(decision.env_action, decision.action - 1)
 
 
+@pytest.mark.parametrize(
+    ("actions", "kind"),
+    [(3, torch.int16), (1 << 15, torch.int16), ((1 << 15) + 1, torch.int32), (40_000, torch.int32)],
+)
+def test_every_action_can_be_stored(actions, kind):
+    env = Lanes(MIXED, see, lambda *_: 0.0, SEEN, spaces.Discrete(actions))
+    algorithm = an_algorithm(DQN, env, epsilon_end=1.0)
+    memory, _ = filled(algorithm, env, rounds=30)
+    assert torch.from_numpy(memory.ring.action).dtype == kind
+    memory.ring.action[: 3 * 30] = actions - 1
+    batch = memory.sample()
+    assert batch.steps.action.max() == actions - 1
+    learner = Learner(algorithm, LearnerConfig(), Alone(), CPU)
+    learner.update(batch)
+    learner.check_finite()
+
+
 # ---------------------------------------------------------------- target network
 
 
@@ -383,14 +400,16 @@ def test_one_seed_is_one_run(name, tmp_path):
 # ---------------------------------------------------------------- micro batches
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "settings"), [*((kind, {}) for kind in KINDS), (DQN, {"noisy": True, "atoms": 5})]
+)
 @pytest.mark.parametrize("micro_batches", [2, 3])
-def test_micro_batches_make_the_same_update(kind, micro_batches):
+def test_micro_batches_make_the_same_update(kind, settings, micro_batches):
     outcomes = []
     for parts in (1, micro_batches):
         env = an_env()
         more = {"optimizer": "sgd", "learning_rate": 0.1, "alpha": 0.5, "beta": 1.0}
-        algorithm = an_algorithm(kind, env, **more)
+        algorithm = an_algorithm(kind, env, **more, **settings)
         shaken(algorithm.target)
         memory, _ = filled(algorithm, env, rounds=20)
         batch = memory.sample()._replace(weight=torch.linspace(0.1, 1, 16))

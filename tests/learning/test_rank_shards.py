@@ -1,18 +1,22 @@
 """K ranks on shards of a batch make the update one rank makes on the whole of it."""
 
-import hashlib
-
 import pytest
 import torch
 from scenes import CPU, FLAT, FakeRanks, a_batch, lanes_of, make, ppo
 
+from rookery.algorithms.apex import ApeX
+from rookery.algorithms.dqn import DQN
 from rookery.algorithms.ppo import PPO
+from rookery.algorithms.r2d2 import R2D2
 from rookery.algorithms.vpg import VPG
+from rookery.data.steps import Batch
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Alone
 from rookery.networks.build import NetConfig
 
 LANES, UPDATES = 9, 4
+NOISE = 7
+"""Seed of the noise that ranks share."""
 SHARDS = {
     "even": [range(3), range(3, 6), range(6, 9)],
     "uneven": [range(6), range(6, 7), range(7, 9)],
@@ -21,24 +25,32 @@ SHARDS = {
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "anneal": False}
 
 
-def alone(build, **settings):
+def rollout(algorithm, seed):
+    return a_batch(algorithm, 5, LANES, seed=seed)
+
+
+def alone(build, batch_of=rollout, **settings):
     """The learner of one rank after its updates on whole batches."""
     learner = Learner(build(0), LearnerConfig(**settings), Alone(), CPU)
+    learner.generator.manual_seed(NOISE)
     for i in range(UPDATES):
-        learner.update(a_batch(learner.algorithm, 5, LANES, seed=i))
+        learner.update(batch_of(learner.algorithm, i))
     return learner
 
 
-def together(build, shards, **settings):
+def together(build, shards, batch_of=rollout, **settings):
     """The learners of ranks that each see a shard of every batch; they start differently."""
     algorithms = [build(seed) for seed in range(len(shards))]
     group = FakeRanks(len(shards))
 
     def work(reducer):
         learner = Learner(algorithms[reducer.rank], LearnerConfig(**settings), reducer, CPU)
+        seeds = reducer.gather(learner.generator.initial_seed())
+        assert len(set(seeds)) == 1
+        learner.generator.manual_seed(NOISE)
         lanes = torch.tensor(list(shards[reducer.rank]), dtype=torch.long)
         for i in range(UPDATES):
-            learner.update(lanes_of(a_batch(learner.algorithm, 5, LANES, seed=i), lanes))
+            learner.update(lanes_of(batch_of(learner.algorithm, i), lanes))
         return learner
 
     learners = group.run(work)
@@ -47,7 +59,7 @@ def together(build, shards, **settings):
 
 
 def digest(learner):
-    return hashlib.sha256(learner.flat.values.detach().numpy().tobytes()).hexdigest()
+    return learner.digest()
 
 
 def builder(kind=PPO, core="none", **settings):
@@ -152,3 +164,89 @@ def test_every_rank_stops_where_the_kl_of_all_ranks_says():
         reference = alone(lambda seed: ppo(seed=seed, max_kl=0.06))
         assert [learner.updates for learner in learners] == [reference.updates] * 3
         assert len({digest(learner) for learner in learners}) == 1
+
+
+# ---------------------------------------------------------------- with a replay memory
+
+
+def replayed(algorithm, seed):
+    """Windows as a replay memory hands them out, with importance weights."""
+    rng = torch.Generator().manual_seed(seed)
+    if isinstance(algorithm, R2D2):
+        config = algorithm.config
+        rows = config.burn_in + config.unroll + config.n_step
+        batch = a_batch(algorithm, rows, LANES, seed)
+        state = (*batch.state, torch.randn(LANES, 1, generator=rng))
+        later = tuple(torch.randn(1, *part.shape, generator=rng) for part in state)
+        steps = batch.steps._replace(
+            reward=torch.randn(rows, LANES, generator=rng), extra={"later_state": later}
+        )
+    else:
+        steps = a_batch(algorithm, 2, LANES, seed).steps
+        ends = (torch.rand(1, LANES, generator=rng) < 0.3).float()
+        steps = steps._replace(
+            action=steps.action[:1],
+            reward=torch.randn(1, LANES, generator=rng),
+            discount=0.9 * (1 - ends),
+            mask=torch.ones(1, LANES),
+            extra={},
+        )
+        state = ()
+    return Batch(steps, state, torch.arange(LANES), torch.rand(LANES, generator=rng) + 0.1)
+
+
+SEQUENCES = {"burn_in": 2, "unroll": 4, "n_step": 2}
+REPLAYED = {
+    "dqn": (DQN, "none", {}),
+    "dqn noisy": (DQN, "none", {"noisy": True, "dueling": True}),
+    "dqn distributional": (DQN, "none", {"atoms": 5, "alpha": 0.5}),
+    "dqn, soft target": (DQN, "none", {"target_tau": 0.1}),
+    "dqn, new target": (DQN, "none", {"target_period": 2}),
+    "apex": (ApeX, "none", {}),
+    "r2d2": (R2D2, "lstm", SEQUENCES),
+    "r2d2, soft target": (R2D2, "lstm", {**SEQUENCES, "target_tau": 0.1}),
+}
+
+
+def replay_builder(name):
+    kind, core, settings = REPLAYED[name]
+    net = NetConfig(hidden=(8,), core=core, core_size=4)
+    return lambda seed: make(kind, FLAT, net, seed, **({"max_grad_norm": 0} | SGD | settings))
+
+
+def target_values(learner):
+    return torch.cat([p.detach().flatten() for p in learner.algorithm.target.parameters()])
+
+
+@pytest.mark.parametrize("shards", SHARDS.values(), ids=SHARDS)
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replay_ranks_on_shards_are_one_rank_on_the_whole(name, shards):
+    build = replay_builder(name)
+    learners = together(build, shards, replayed)
+    reference = alone(build, replayed)
+    assert_same(learners, reference)
+    for learner in learners:
+        torch.testing.assert_close(
+            target_values(learner), target_values(reference), atol=1e-6, rtol=1e-5
+        )
+
+
+def test_ranks_start_with_the_target_of_the_first():
+    build = replay_builder("dqn")
+    algorithms = [build(seed) for seed in range(2)]
+
+    def work(reducer):
+        learner = Learner(algorithms[reducer.rank], LearnerConfig(), reducer, CPU)
+        return target_values(learner), learner.digest()
+
+    (first, digest_first), (second, digest_second) = FakeRanks(2).run(work)
+    assert torch.equal(first, second)
+    assert digest_first == digest_second
+
+
+def test_a_digest_tells_targets_apart():
+    learner = Learner(replay_builder("dqn")(0), LearnerConfig(), Alone(), CPU)
+    before = learner.digest()
+    with torch.no_grad():
+        next(learner.algorithm.target.parameters()).add_(1e-3)
+    assert learner.digest() != before
