@@ -57,6 +57,8 @@ class ReplayConfig(OptimizerConfig):
     """Windows are drawn in proportion to their priority to this power; 0: evenly."""
     beta: float = 0.4
     """How far importance weights correct for that: 0 not at all, 1 in full."""
+    beta_end: float | None = None
+    """What beta rises to linearly over the run; none: it stays."""
     double: bool = True
     """Whether the learned network chooses the action that the target network values."""
     dueling: bool = True
@@ -77,6 +79,11 @@ class ReplayConfig(OptimizerConfig):
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"algo.{name} must lie in [0, 1], got {value}")
+        end = self.beta_end
+        require(
+            end is None or self.beta <= end <= 1,
+            f"algo.beta_end must lie between algo.beta={self.beta} and 1, got {end}",
+        )
         tau, ratio = self.target_tau, self.samples_per_insert
         require(tau is None or 0 < tau <= 1, f"algo.target_tau must lie in (0, 1], got {tau}")
         require(

@@ -134,7 +134,7 @@ def build_replay(
     return Replay(
         ring,
         windows,
-        Prioritized(total * ring.starts, config.alpha, config.beta)
+        Prioritized(total * ring.starts, config.alpha, config.beta, config.beta_end)
         if config.alpha
         else Uniform(total, ring.starts),
         # Before the first window is whole there is nothing to wait for.

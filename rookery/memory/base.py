@@ -36,6 +36,10 @@ class Memory(Ledger, Protocol):
 
     generator: torch.Generator
 
+    def set_progress(self, done: float) -> None:
+        """Note the part of the run that is done, 0 to 1, for what changes with it."""
+        ...
+
     def add(self, segment: Segment, writer: int = 0) -> None:
         """Take a segment of the actor `writer`."""
         ...

@@ -30,6 +30,10 @@ class Distribution(Protocol):
     count: int
     """How many windows there are."""
 
+    def set_progress(self, done: float) -> None:
+        """Note the part of the run that is done, 0 to 1."""
+        ...
+
     def put(self, index: Indices, priority: Floats | None) -> None:
         """Windows that can be drawn now; without a priority they get the largest so far."""
         ...
@@ -62,6 +66,9 @@ class Uniform:
         self.reached = 0
         """No lane has a window at this place of its own or a later one."""
         self.count = 0
+
+    def set_progress(self, done: float) -> None:
+        """Nothing changes over the run."""
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.there[index]))
@@ -97,16 +104,21 @@ class Uniform:
 
 
 class Prioritized:
-    """In proportion to priority^alpha (Schaul et al. 2016)."""
+    """In proportion to priority^alpha, with importance weights (N P)^-beta (Schaul et al. 2016);
+    beta rises linearly to `beta_end` over the run, if that is given."""
 
     constant = False
 
-    def __init__(self, places: int, alpha: float, beta: float):
+    def __init__(self, places: int, alpha: float, beta: float, beta_end: float | None = None):
         self.tree = SumTree(places)
         self.alpha = alpha
-        self.beta = beta
+        self.beta = self.beta_start = beta
+        self.beta_end = beta if beta_end is None else beta_end
         self.largest = 1.0
         self.count = 0
+
+    def set_progress(self, done: float) -> None:
+        self.beta = self.beta_start + min(done, 1.0) * (self.beta_end - self.beta_start)
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.tree.weights[index]))

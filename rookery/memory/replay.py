@@ -173,6 +173,10 @@ class Replay:
         self.trained = 0
         self.told = (0, 0, 0)
 
+    def set_progress(self, done: float) -> None:
+        """Note the part of the run that is done: importance weights may change with it."""
+        self.distribution.set_progress(done)
+
     # ---------------------------------------------------------------- writing
 
     def add(self, segment: Segment, writer: int = 0) -> None:

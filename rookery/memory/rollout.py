@@ -45,6 +45,9 @@ class Rollout:
         self.generator = torch.Generator().manual_seed(seed)
         self.content: tuple[Steps, Tree] | None = None
 
+    def set_progress(self, done: float) -> None:
+        """Nothing changes over the run."""
+
     def add(self, segment: Segment, writer: int = 0) -> None:
         """Take a segment in place of the last."""
         self.content = segment.steps, segment.state

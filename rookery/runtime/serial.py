@@ -43,6 +43,7 @@ class Serial(Backend):
     def advance(self) -> None:
         """One round: experience, then every update that is due."""
         parts = self.parts
+        self.memory.set_progress(parts.progress.env_steps / parts.config.env_steps)
         segment = self.actor.collect(parts.progress.env_steps)
         self.memory.add(parts.algorithm.prepare(segment))
         learn_from(self.memory, parts.learner)

@@ -92,6 +92,7 @@ class Threads(Backend):
     def advance(self) -> None:
         """One update, or a moment's wait for a batch."""
         parts = self.parts
+        self.crew.memory.set_progress(parts.progress.env_steps / parts.config.env_steps)
         start = time.perf_counter()
         batch = self.prefetch.get()
         self.wait_s += time.perf_counter() - start

@@ -24,6 +24,7 @@ from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
 from rookery.errors import BadInput
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Alone
+from rookery.memory.distributions import Prioritized
 from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint
@@ -397,6 +398,23 @@ def test_one_seed_is_one_run(name, tmp_path):
     assert not all(same)
 
 
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_beta_rises_over_a_run(backend, tmp_path, monkeypatch):
+    betas = []
+
+    def spied(self, count, generator, draw=Prioritized.draw):
+        betas.append(self.beta)
+        return draw(self, count, generator)
+
+    monkeypatch.setattr(Prioritized, "draw", spied)
+    settings = {"alpha": 0.5, "beta": 0.4, "beta_end": 1.0, "samples_per_insert": 1.0}
+    algo = SMALL | settings | {"warm_up": 32}
+    train(tmp_path, "dqn", backend=backend, env_steps=600, algo=algo)
+    assert betas == sorted(betas)
+    assert betas[0] < 0.6
+    assert 0.9 < betas[-1] <= 1.0
+
+
 # ---------------------------------------------------------------- micro batches
 
 
@@ -438,6 +456,8 @@ WRONG = [
     (ReplayConfig, "alpha", 1.1),
     (ReplayConfig, "beta", -0.1),
     (ReplayConfig, "beta", 1.1),
+    (ReplayConfig, "beta_end", 1.1),
+    (ReplayConfig, "beta_end", 0.3),
     (ReplayConfig, "target_tau", 0.0),
     (ReplayConfig, "target_tau", 1.5),
     (ReplayConfig, "samples_per_insert", 0.0),

@@ -49,6 +49,22 @@ def test_frequencies_follow_new_priorities():
     assert distribution.count == 8
 
 
+@pytest.mark.parametrize(("done", "beta"), [(0.0, 0.4), (0.5, 0.7), (1.0, 1.0), (1.2, 1.0)])
+def test_beta_rises_over_the_run(done, beta):
+    distribution = Prioritized(100, 0.6, 0.4, beta_end=1.0)
+    distribution.put(PLACES, PRIORITIES)
+    distribution.set_progress(done)
+    draw = distribution.draw(100, rng())
+    probability = distribution.tree.weights[draw.places] / distribution.tree.total
+    np.testing.assert_allclose(draw.weight, (8 * probability) ** -beta, rtol=1e-9)
+
+
+def test_beta_stays_where_no_end_is_given():
+    distribution = Prioritized(100, 0.6, 0.4)
+    distribution.set_progress(0.5)
+    assert distribution.beta == 0.4
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 def test_importance_weights_correct_for_the_probability(beta):
     distribution = Prioritized(100, 0.6, beta)
