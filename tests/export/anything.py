@@ -52,8 +52,11 @@ def scene(algorithm, environment, lanes=7, **settings):
     torch.manual_seed(1)
     made = make_algorithm(config, spaces_of(env), CPU)
     with torch.no_grad():
-        for parameter in made.network.parameters():
+        for name, parameter in made.network.named_parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+            if name.endswith("out.weight"):
+                # Action values start near zero; here what is observed is to decide.
+                parameter.mul_(10)
     random = np.random.default_rng(1)
     for moments in statistics(env).values():
         moments.update(random.normal(0.4, 0.6, (100, *moments.shape)))
