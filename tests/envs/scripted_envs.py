@@ -107,6 +107,25 @@ class OldStyle:
         return np.full(1, self.t, np.float32), 1.0, done, info
 
 
+class OldWrapper:
+    """A wrapper of Gym 0.21: it hands on what it is given, and any attribute it lacks."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        return self.env.step(action)
+
+    def seed(self, seed=None):
+        return self.env.seed(seed)
+
+
 def made_here(length=4):
     """For the test of "module:function" names."""
     return Counter(length=length)
