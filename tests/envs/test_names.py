@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted_envs import Counter, OldStyle, OldWrapper
+from scripted_envs import Counter, OldStyle, OldWrapper, called
 
 from rookery.envs import (
     EnvOptions,
@@ -35,13 +35,26 @@ def test_an_unknown_name_names_the_nearest():
     assert 'Did you mean "LunarLander-v3"?' in message(make_env, "LunarLander-v2")
 
 
-def test_module_names_find_registered_ids_classes_and_functions():
-    env = make_env("scripted_envs:made_here", EnvOptions(kwargs={"length": 2}), num_envs=2)
+def test_module_names_find_registered_ids_and_classes_of_environments():
+    env = make_env("scripted_envs:made-here", EnvOptions(kwargs={"length": 2}), num_envs=2)
     assert env.engine == "for-loop"
     env.reset()
     assert [env.step(np.zeros(2, int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
     assert make_env("scripted_envs:Counter").single_action_space.n == 2
+    assert make_env("scripted_envs:OldGym").single_action_space.n == 2
+    assert make_env("scripted_envs:Vector", num_envs=3).engine == "custom"
     assert make_env("gymnasium:CartPole-v1").engine == "gymnasium-native"
+
+
+@pytest.mark.parametrize("found", ["not_registered", "NotAnEnvironment"])
+def test_what_is_no_environment_is_refused_before_it_is_called(found):
+    told = message(make_env, f"scripted_envs:{found}", EnvOptions(kwargs={"length": 2}))
+    assert told == (
+        f'envs: "scripted_envs:{found}" is neither a registered id nor a subclass of gymnasium.Env,'
+        " gymnasium.vector.VectorEnv or gym.Env: make it one, or let its module register a function"
+        f' with rookery.register_env("{found}", ...)'
+    )
+    assert called == []
 
 
 def test_a_module_that_does_not_import_is_named_with_the_reason():
