@@ -8,6 +8,7 @@ from scenes import CPU
 import rookery
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
+from rookery.runs import checkpoint
 from rookery.runtime.build import build
 
 STEPS = 3_000
@@ -56,6 +57,35 @@ def test_epochs_count_as_often_as_they_learn(tmp_path):
     run = train(tmp_path, "ppo", envs=4, algo=algo, backend="serial")
     assert run.result["samples"] == 3 * run.result["env_steps"]
     assert reported(run) == pytest.approx(run.result["samples"], rel=0.01)
+
+
+def test_a_resumed_run_counts_all_its_samples_and_reports_the_throughput_of_its_sitting(tmp_path):
+    algo = {"episodes": None, "rollout_steps": 40}
+    half = train(tmp_path, envs=4, algo=algo, backend="serial")
+    assert half.saved.meta["samples"] == half.result["samples"] == half.result["env_steps"]
+    run = rookery.resume(half.path, env_steps=2 * STEPS)
+    result = run.result
+    assert result["samples"] == result["env_steps"] >= 2 * STEPS
+    assert reported(run) == pytest.approx(result["samples"], rel=0.01)
+    an_update = result["throughput"] * result["latency_ms"] / 1000
+    assert 0 < an_update <= 4 * 40
+
+
+def test_a_resumed_run_on_threads_counts_all_its_samples(tmp_path):
+    algo = {"capacity": 500, "warm_up": 100, "batch_size": 8, "samples_per_insert": 1.0}
+    settings = {"backend": "threads", "actors": 1, "envs": 2, "net": {"hidden": (8,)}}
+    half = train(tmp_path, "dqn", algo=algo, **settings)
+    before = half.result["samples"]
+    result = rookery.resume(half.path, env_steps=STEPS + 500).result
+    assert result["samples"] == 8 * result["updates"] > before > 0
+
+
+def test_a_checkpoint_without_samples_counts_them_from_0(tmp_path):
+    half = train(tmp_path, envs=4, algo={"episodes": None, "rollout_steps": 40}, backend="serial")
+    meta = {name: value for name, value in half.saved.meta.items() if name != "samples"}
+    checkpoint.save(half.checkpoints, half.saved.step, half.saved.tensors, meta)
+    result = rookery.resume(half.path, env_steps=STEPS + 500).result
+    assert result["samples"] == result["env_steps"] - half.saved.step
 
 
 def test_the_warm_up_is_left_out(tmp_path):

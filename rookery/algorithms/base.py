@@ -112,6 +112,11 @@ class Algorithm(Protocol):
         exploration the best ones."""
         ...
 
+    def played(self, state: Tree, env_action: Tensor) -> Tree:
+        """The state after a decision, if the environments were given the actions [B] instead of
+        those that were decided."""
+        return state
+
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
         """What `act` decides without exploration, and in `extra` all that it was decided by.
 

@@ -179,6 +179,10 @@ class R2D2(LadderAlgorithm):
     def carried(self, core: Tree, action: Tensor) -> Tree:
         return (*core, F.one_hot(action, self.actions).float())
 
+    def played(self, state: Tree, env_action: Tensor) -> Tree:
+        *core, _ = state
+        return self.carried(tuple(core), env_action.long() - self.start)
+
     def visible(self, inputs: Inputs) -> Inputs:
         """What the network is shown of the previous action and reward."""
         return inputs if self.config.inputs else Inputs(*(torch.zeros_like(x) for x in inputs))

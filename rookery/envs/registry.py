@@ -90,7 +90,11 @@ def is_ale(name: str) -> bool:
 
 
 def from_module(name: str) -> Any:
-    """What "package.module:EnvId" names: a Gymnasium id, or the module's own class or function."""
+    """What "package.module:EnvId" names: a Gymnasium id, a registered function, or a class of
+    environments.
+
+    The name may come from the config.json of a stranger's run, so nothing else is ever called.
+    """
     module_name, _, env_id = name.partition(":")
     here = os.getcwd()
     if here not in sys.path:
@@ -115,7 +119,22 @@ def from_module(name: str) -> Any:
             f'envs: "{module_name}" neither registers nor defines "{env_id}".'
             f"{nearest(env_id, [*gymnasium.registry, *public])}"
         )
+    require(
+        is_environment_class(found),
+        f'envs: "{name}" is neither a registered id nor a subclass of gymnasium.Env,'
+        " gymnasium.vector.VectorEnv or gym.Env: make it one, or let its module register a function"
+        f' with rookery.register_env("{env_id}", ...)',
+    )
     return found
+
+
+def is_environment_class(found: Any) -> bool:
+    """True if `found` is a class of Gymnasium's environments, or of the old Gym's, which need not
+    be installed."""
+    if not isinstance(found, type):
+        return False
+    old = (base for base in found.__mro__ if base.__module__.partition(".")[0] == "gym")
+    return issubclass(found, (Env, VectorEnv)) or any(base.__name__ == "Env" for base in old)
 
 
 def from_function(

@@ -30,7 +30,7 @@ class Modern(Env[Any, Any]):
         self.metadata = getattr(env, "metadata", None) or {}
         self.render_mode = getattr(env, "render_mode", None)
         self.spec = getattr(env, "spec", None) if isinstance(env, Env) else None
-        self._takes = accepted(env.reset, ("seed", "options"))
+        self._takes = accepted(env, ("seed", "options"))
 
     @property
     def unwrapped(self) -> Any:
@@ -63,15 +63,24 @@ class Modern(Env[Any, Any]):
             self.env.close()
 
 
-def accepted(function: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `names` that `function` takes as keywords."""
+def accepted(env: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `names` that the environment's `reset` takes as keywords, through all that wraps it.
+
+    Wrappers of the old Gym hand on any keyword, whether or not what they wrap takes it.
+    """
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(env.reset).parameters
     except (TypeError, ValueError):
         return ()
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+    named = tuple(name for name in names if name in parameters)
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return named
+    inner = getattr(env, "env", None)
+    # Gymnasium's environments take both by contract; one may keep a simulator as its `env`.
+    if isinstance(env, Env) or not hasattr(inner, "reset"):
         return names
-    return tuple(name for name in names if name in parameters)
+    handed_on = accepted(inner, names)
+    return tuple(name for name in names if name in named or name in handed_on)
 
 
 class FrameSkip(Wrapper[Any, Any, Any, Any]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +87,7 @@ class Learner:
         self.divisor = torch.ones((), device=device) if limited else None
         """What the gradient is to be divided by, so that its norm is within its limit."""
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
-        """Rows, or windows of a replay, that were learned from, over all ranks."""
+        """Rows, or windows of a replay, that the run learned from, over all ranks."""
         self.input_bytes: int | None = None
         """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
@@ -270,6 +270,15 @@ class Learner:
         self.sums.zero_()
         self.counted = 0
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
+
+    def counts(self) -> dict[str, int]:
+        """What `load_counts` needs to go on."""
+        return {"updates": self.updates, "samples": int(self.samples)}
+
+    def load_counts(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `counts` returned; samples from 0 where a checkpoint has none."""
+        self.updates = int(saved["updates"])
+        self.samples.fill_(int(saved.get("samples", 0)))
 
     def load_optimizer(self, saved: dict[str, Tensor]) -> None:
         """Go on from the optimizer state of a checkpoint; another optimizer's is refused."""

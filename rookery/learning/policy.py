@@ -70,9 +70,14 @@ class Policy:
             None if self.greedy else self.algorithm.exploration(LONG_AFTER, lanes),
         )
         action = decision.env_action.cpu().numpy().astype(self.spaces.action.dtype)
-        for lane in (self.random.random(len(action)) < self.epsilon).nonzero()[0]:
+        drawn = (self.random.random(len(action)) < self.epsilon).nonzero()[0]
+        if not len(drawn):
+            return action, decision.state
+        for lane in drawn:
             action[lane] = self.drawn(obs, int(lane))
-        return action, decision.state
+        return action, self.algorithm.played(
+            decision.state, torch.as_tensor(action, device=self.device)
+        )
 
     def begin(self, lanes: int) -> Tree:
         """The state of `lanes` episodes that start."""

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from rookery.runs import checkpoint
 from rookery.runs.files import write_text
 from rookery.runs.run import Run
 from rookery.runs.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
-from rookery.runtime.progress import Progress, Share
+from rookery.runtime.progress import Share
 from rookery.runtime.state import Parts
 
 REPORT_INTERVAL_S = 1.0
@@ -178,21 +178,21 @@ class Journal:
             + ("  (best so far)" if self.best == (step, mean) else "")
         )
 
-    def save(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def save(self, step: int, tensors: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
         """Write a checkpoint, with the report that belongs to it first."""
         assert self.run is not None
         self.flush()
         path = checkpoint.save(
             self.run.checkpoints,
-            progress.env_steps,
+            step,
             tensors,
-            progress.state() | {"best": self.best},
+            meta | {"best": self.best},
             keep=self.keep_checkpoints,
             protect=() if self.best is None else (self.best[0],),
         )
-        checkpoint.label(self.run.checkpoints, "last", progress.env_steps)
-        if self.best is not None and self.best[0] == progress.env_steps:
-            checkpoint.label(self.run.checkpoints, "best", progress.env_steps)
+        checkpoint.label(self.run.checkpoints, "last", step)
+        if self.best is not None and self.best[0] == step:
+            checkpoint.label(self.run.checkpoints, "best", step)
         self.log(f"checkpoint {path.name}")
 
     def asked_to_stop(self) -> bool:

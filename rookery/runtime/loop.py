@@ -13,7 +13,7 @@ from rookery.runtime.backend import Backend, LearnerLost
 from rookery.runtime.examine import Examiner
 from rookery.runtime.journal import Journal
 from rookery.runtime.signals import ENDS, answering
-from rookery.runtime.state import Parts, check_agreement, tensors_of
+from rookery.runtime.state import Parts, check_agreement, meta_of, tensors_of
 
 
 def run(
@@ -85,7 +85,7 @@ def save(parts: Parts, backend: Backend, journal: Journal) -> None:
     journal.saved_at = parts.progress.env_steps
     if parts.reducer.rank == 0:
         states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
-        journal.save(parts.progress, tensors_of(parts, states))
+        journal.save(parts.progress.env_steps, tensors_of(parts, states), meta_of(parts))
 
 
 def go_back(parts: Parts, backend: Backend, journal: Journal, lost: LearnerLost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -71,18 +72,25 @@ def tensors_of(parts: Parts, random: dict[str, Tensor]) -> dict[str, dict[str, T
     return files | ({"normalizer": moments} if moments else {})
 
 
+def meta_of(parts: Parts) -> dict[str, Any]:
+    """The counters of a checkpoint."""
+    return parts.progress.state() | parts.learner.counts()
+
+
 def restore(parts: Parts, tensors: dict[str, dict[str, Tensor]], meta: dict[str, Any]) -> None:
     """Go on from a checkpoint; one of another network, optimizer or normalisation is refused."""
-    load_learned(parts, tensors, meta["updates"])
+    load_learned(parts, tensors, meta)
     parts.progress.load(meta)
     load_moments(parts.env, tensors.get("normalizer", {}))
 
 
-def load_learned(parts: Parts, tensors: dict[str, dict[str, Tensor]], updates: int) -> None:
-    """Give the learner the networks and the optimizer it had after so many updates."""
+def load_learned(
+    parts: Parts, tensors: dict[str, dict[str, Tensor]], counts: Mapping[str, Any]
+) -> None:
+    """Give the learner saved networks, optimizer and counts."""
     load_weights(parts.algorithm, tensors)
     parts.learner.load_optimizer(tensors["optimizer"])
-    parts.learner.updates = updates
+    parts.learner.load_counts(counts)
 
 
 def load_weights(algorithm: Algorithm, tensors: dict[str, dict[str, Tensor]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,31 @@ def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, args,
     assert all(word in lines[0] for word in words)
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "runs"])
     assert list(tmp_path.glob("runs/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "kwargs"),
+    [
+        ("subprocess:Popen", lambda path: {"args": ["mkdir", path]}),
+        ("subprocess:run", lambda path: {"args": ["mkdir", path]}),
+        ("os:mkdir", lambda path: {"path": path}),
+    ],
+)
+@pytest.mark.parametrize("command", [["train", "--resume"], ["evaluate"]])
+def test_a_run_folder_calls_nothing_but_environments(
+    capsys, tmp_path, run, command, environment, kwargs
+):
+    made, other = tmp_path / "made", tmp_path / "other"
+    shutil.copytree(run, other)
+    config = json.loads((other / "config.json").read_text())
+    config["environment"] = environment
+    config["env"]["kwargs"] = kwargs(str(made))
+    (other / "config.json").write_text(json.dumps(config))
+    status, _, err = call(capsys, *command, other)
+    assert status == 2
+    assert len(err.splitlines()) == 1
+    assert f'"{environment}" is neither a registered id nor a subclass of gymnasium.Env' in err
+    assert not made.exists()
 
 
 def test_divergence_is_status_3(capsys, tmp_path):

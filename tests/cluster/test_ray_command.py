@@ -75,3 +75,7 @@ def test_a_run_goes_on_elsewhere(joined, tmp_path, algorithm):
     assert back.result["backend"] == "ray"
     assert back.result["env_steps"] >= 4_500
     assert back.result["last_report"]["actors_healthy"] == 1
+    # Every update of a replay is on a batch, every epoch of PPO on all steps.
+    algo, result = back.settings.algo, back.result
+    once = algo.batch_size * result["updates"] if algorithm == "apex" else result["env_steps"]
+    assert result["samples"] == getattr(algo, "epochs", 1) * once

@@ -7,8 +7,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
+
+from rookery.envs import register_env
 
 
 class Scripted(VectorEnv):
@@ -107,6 +109,63 @@ class OldStyle:
         return np.full(1, self.t, np.float32), 1.0, done, info
 
 
+class OldWrapper:
+    """A wrapper of Gym 0.21: it hands on what it is given, and any attribute it lacks."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        return self.env.step(action)
+
+    def seed(self, seed=None):
+        return self.env.seed(seed)
+
+
+class OldEnv:
+    """Gym's base class, as it looks where `gym` is installed."""
+
+
+OldEnv.__module__, OldEnv.__name__ = "gym.core", "Env"
+
+
+class OldGym(OldStyle, OldEnv):
+    """An environment of the old Gym."""
+
+
+class Vector(SyncVectorEnv):
+    """A vector environment by its class."""
+
+    def __init__(self, num_envs):
+        super().__init__([Counter] * num_envs)
+
+
 def made_here(length=4):
-    """For the test of "module:function" names."""
+    """For the test of "module:name" with a registered name."""
     return Counter(length=length)
+
+
+register_env("made-here", made_here, replace=True)
+
+
+called = []
+
+
+def not_registered(**kwargs):
+    """Notes that it was called, and makes an environment."""
+    called.append(kwargs)
+    return Counter()
+
+
+class NotAnEnvironment(OldStyle):
+    """Notes that it was called, and could be played with."""
+
+    def __init__(self, **kwargs):
+        called.append(kwargs)
+        super().__init__()

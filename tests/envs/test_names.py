@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted_envs import Counter, OldStyle
+from scripted_envs import Counter, OldStyle, OldWrapper, called
 
 from rookery.envs import (
     EnvOptions,
@@ -15,6 +15,7 @@ from rookery.envs import (
     registered_envs,
     statistics,
 )
+from rookery.envs.single import Modern
 from rookery.errors import BadInput
 
 
@@ -34,13 +35,26 @@ def test_an_unknown_name_names_the_nearest():
     assert 'Did you mean "LunarLander-v3"?' in message(make_env, "LunarLander-v2")
 
 
-def test_module_names_find_registered_ids_classes_and_functions():
-    env = make_env("scripted_envs:made_here", EnvOptions(kwargs={"length": 2}), num_envs=2)
+def test_module_names_find_registered_ids_and_classes_of_environments():
+    env = make_env("scripted_envs:made-here", EnvOptions(kwargs={"length": 2}), num_envs=2)
     assert env.engine == "for-loop"
     env.reset()
     assert [env.step(np.zeros(2, int))[2].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
     assert make_env("scripted_envs:Counter").single_action_space.n == 2
+    assert make_env("scripted_envs:OldGym").single_action_space.n == 2
+    assert make_env("scripted_envs:Vector", num_envs=3).engine == "custom"
     assert make_env("gymnasium:CartPole-v1").engine == "gymnasium-native"
+
+
+@pytest.mark.parametrize("found", ["not_registered", "NotAnEnvironment"])
+def test_what_is_no_environment_is_refused_before_it_is_called(found):
+    told = message(make_env, f"scripted_envs:{found}", EnvOptions(kwargs={"length": 2}))
+    assert told == (
+        f'envs: "scripted_envs:{found}" is neither a registered id nor a subclass of gymnasium.Env,'
+        " gymnasium.vector.VectorEnv or gym.Env: make it one, or let its module register a function"
+        f' with rookery.register_env("{found}", ...)'
+    )
+    assert called == []
 
 
 def test_a_module_that_does_not_import_is_named_with_the_reason():
@@ -78,6 +92,54 @@ def test_the_old_api_is_understood():
         assert [row[1][0].item() for row in rows] == [1, 1, 1, 0]
         assert [row[2][0].item() for row in rows] == [False, False, not by_time, False]
         assert [row[3][0].item() for row in rows] == [False, False, by_time, False]
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_wrappers_of_the_old_api_are_seen_through(layers):
+    made = []
+
+    def wrapped():
+        env = OldStyle()
+        made.append(env)
+        for _ in range(layers):
+            env = OldWrapper(env)
+        return env
+
+    register_env("old-wrapped", wrapped, replace=True)
+    env = make_env("old-wrapped", num_envs=2)
+    obs, _ = env.reset(seed=7)
+    assert obs.tolist() == [[0], [0]]
+    assert [one.seeds for one in made] == [[7], [8]]
+    rows = [env.step(np.zeros(2, int)) for _ in range(4)]
+    assert [row[3][0].item() for row in rows] == [False, False, True, False]
+
+
+class TakesSeed(OldStyle):
+    def reset(self, seed=None):
+        self.seeds.append(seed)
+        return super().reset()
+
+
+class HoldsSimulator(Counter):
+    """Of today's API, with something as its `env` that is not what it wraps."""
+
+    def __init__(self):
+        super().__init__()
+        self.env, self.seeds = OldStyle(), []
+
+    def reset(self, **kwargs):
+        self.seeds.append(kwargs["seed"])
+        self.env.reset()
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("inner", [TakesSeed, HoldsSimulator])
+def test_a_seed_is_handed_through_wrappers_to_a_reset_that_takes_it(inner):
+    env, made = Modern(OldWrapper(inner())), []
+    for seed in (7, None):
+        env.reset(seed=seed)
+        made.append(env.unwrapped.seeds[-1])
+    assert made == [7, None]
 
 
 def test_a_vector_environment_is_used_as_it_is():

@@ -114,6 +114,21 @@ def test_a_policy_is_told_the_reward_before_and_none_where_an_episode_starts():
     assert list(second[:7]) == [0, 11, 12, 13, 0, 11, 12]
 
 
+def test_an_agent_remembers_the_actions_that_epsilon_drew():
+    where = Spaces(spaces.Box(-10, 10, (2,), np.float32), spaces.Discrete(5, start=3))
+    algorithm = make(R2D2, where, NetConfig(hidden=(8,), core="lstm", core_size=6))
+    shaken(algorithm.network)
+    batch, single = (Policy(algorithm, where, CPU, epsilon=0.5) for _ in range(2))
+    random, state, played, remembered = np.random.default_rng(0), batch.begin(4), [], []
+    for _ in range(250):
+        obs = random.uniform(-10, 10, (4, 2)).astype(np.float32)
+        action, state = batch.decide(obs, np.zeros(4), state)
+        played += [*action, single(obs[0])]
+        remembered += [*state[-1].argmax(-1), *single.state[-1].argmax(-1)]
+    assert set(played) == {3, 4, 5, 6, 7}
+    assert [int(action) for action in remembered] == [action - 3 for action in played]
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_a_policy_for_one_remembers_as_the_batch_does(shown):
     endings = [[(4, "terminated")], [(6, "truncated")]]

@@ -85,6 +85,8 @@ def test_ranks_resume(gloo, tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout[done.stdout.index("{") :])
     assert result["env_steps"] >= 6_000 > before
+    # Two epochs, before the resume as after it.
+    assert result["samples"] == 2 * result["env_steps"]
     assert result["ranks"] == 2
 
 

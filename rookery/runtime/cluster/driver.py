@@ -312,7 +312,7 @@ class Driver(Backend):
 
     def recover(self, saved: Checkpoint) -> None:
         """New learners, from a checkpoint."""
-        load_learned(self.parts, saved.tensors, saved.meta["updates"])
+        load_learned(self.parts, saved.tensors, saved.meta)
         load_moments(self.parts.env, saved.tensors.get("normalizer", {}))
         self.learners.restart(self.writers())
         self.publish(ray.put(numbers(self.parts.learner.flat.values)))

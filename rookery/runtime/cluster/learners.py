@@ -13,11 +13,11 @@ from rookery.errors import RookeryError
 from rookery.runtime.backend import LearnerLost, Tell
 from rookery.runtime.cluster.losses import raise_told, reason_of
 from rookery.runtime.cluster.resources import Needs
-from rookery.runtime.cluster.roles import Brief, LearnerRole, end, sent_for
+from rookery.runtime.cluster.roles import Brief, LearnerRole, end, learned_state, sent_for
 from rookery.runtime.cluster.status import StatusRow
 from rookery.runtime.cluster.waiting import Impatience, wait_for
 from rookery.runtime.cluster.wire import Began, Learned, LearnerTimes, from_arrays, to_arrays
-from rookery.runtime.state import Parts, learned_tensors, load_learned
+from rookery.runtime.state import Parts, load_learned
 
 CPU = torch.device("cpu")
 WAIT_S = 1.0
@@ -39,7 +39,6 @@ class Learners:
         self.times_before = LearnerTimes()
         """Of the learners that were lost."""
         self.times_now = LearnerTimes()
-        self.samples_before = 0.0
 
     # ---------------------------------------------------------------- starting
 
@@ -76,15 +75,12 @@ class Learners:
         mirror.sums.zero_()
         mirror.counted = 0
         self.times_before, self.times_now = self.times, LearnerTimes()
-        self.samples_before = float(mirror.samples)
         self.greet(self.send_for(writers))
         self.tell(f"learners started anew, {self.restarts} of at most {most} times", "")
 
     def mirrored(self) -> dict[str, Any]:
         """The mirror's state."""
-        mirror = self.parts.learner
-        files = learned_tensors(self.parts.algorithm, mirror)
-        return to_arrays(files | {"counts": {"updates": torch.tensor(mirror.updates)}})
+        return to_arrays(learned_state(self.parts.algorithm, self.parts.learner))
 
     # ---------------------------------------------------------------- hearing
 
@@ -109,7 +105,7 @@ class Learners:
         """Bring the mirror's counts up to date."""
         mirror = self.parts.learner
         mirror.updates = learned.updates
-        mirror.samples.fill_(self.samples_before + learned.samples)
+        mirror.samples.fill_(learned.samples)
         mirror.sums.add_(torch.tensor(learned.sums))
         mirror.counted += learned.counted
         mirror.metric_names = learned.names
@@ -124,7 +120,7 @@ class Learners:
         if len(set(digests)) > 1:
             raise RookeryError(f"the weights of the learners differ: {digests}")
         tensors = from_arrays(state, CPU)
-        load_learned(self.parts, tensors, int(tensors["counts"]["updates"]))
+        load_learned(self.parts, tensors, tensors["counts"])
         self.parts.progress.updates = self.parts.learner.updates
 
     # ---------------------------------------------------------------- telling

@@ -76,6 +76,12 @@ def end(handle: Any) -> None:
         ray.kill(handle)
 
 
+def learned_state(algorithm: Algorithm, learner: Learner) -> dict[str, dict[str, Tensor]]:
+    """What a learner needs to go on from where another is: networks, optimizer and counts."""
+    counts = {name: torch.tensor(count) for name, count in learner.counts().items()}
+    return learned_tensors(algorithm, learner) | {"counts": counts}
+
+
 class Role:
     """A process with a part in a run."""
 
@@ -215,7 +221,7 @@ class LearnerRole(Role):
         saved = from_arrays(tensors, CPU)
         load_weights(self.algorithm, saved)
         self.learner.load_optimizer(saved["optimizer"])
-        self.learner.updates = int(saved["counts"]["updates"])
+        self.learner.load_counts(saved["counts"])
         self.memory: Memory | None = None
         self.wait_s = 0.0
         if type(self.algorithm).asynchronous:
@@ -311,8 +317,7 @@ class LearnerRole(Role):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint says of the learner."""
-        files: dict[str, dict[str, Tensor]] = learned_tensors(self.algorithm, self.learner)
-        return to_arrays(files | {"counts": {"updates": torch.tensor(self.learner.updates)}})
+        return to_arrays(learned_state(self.algorithm, self.learner))
 
     def digest(self) -> str:
         """What tells whether learners have the same weights."""
