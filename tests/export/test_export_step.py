@@ -115,7 +115,9 @@ def test_one_environment_is_shown_to_a_larger_batch_too():
     assert max(max(furthest.values()) for furthest in found) < 1e-5
 
 
-@pytest.mark.parametrize(("case", "broken"), [("r2d2", "q|action"), ("ppo-lstm", "logits|value|action")])
+@pytest.mark.parametrize(
+    ("case", "broken"), [("r2d2", "q|action"), ("ppo-lstm", "logits|value|action")]
+)
 def test_state_that_is_not_cleared_is_found_out(case, broken, monkeypatch):
     monkeypatch.setattr(step_module, "cleared", lambda x, first: x)
     with pytest.raises(RookeryError, match=broken):
