@@ -85,7 +85,9 @@ class RmsProp:
         mean, square = self.state["mean"], self.state["square"]
         mean.lerp_(grad, 1 - RMSPROP_DECAY)
         square.mul_(RMSPROP_DECAY).addcmul_(grad, grad, value=1 - RMSPROP_DECAY)
-        scale = square.addcmul(mean, mean, value=-1).sqrt_().add_(self.epsilon)
+        # By rounding the variance of a gradient that stays the same may come out below 0.
+        variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
+        scale = variance.sqrt_().add_(self.epsilon)
         self.values.addcdiv_(grad, scale, value=-self.learning_rate)
 
 

@@ -50,3 +50,15 @@ def test_state_is_all_there_is():
     first.step()
     second.step()
     assert torch.equal(a, b)
+
+
+def test_rmsprop_stands_a_gradient_that_stays_the_same():
+    """Its variance is 0, and rounding may take the estimate of it below."""
+    config = OptimizerConfig(optimizer="rmsprop", learning_rate=1e-4, epsilon=1.5e-4)
+    values = torch.nn.Parameter(torch.zeros(1000))
+    grad = torch.linspace(0.1, 1.0, 1000)
+    optimizer = make_optimizer(values, config)
+    for _ in range(1000):
+        values.grad = grad.clone()
+        optimizer.step()
+    assert bool(values.isfinite().all())
