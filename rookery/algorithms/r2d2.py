@@ -180,8 +180,11 @@ class R2D2(LadderAlgorithm):
         return (*core, F.one_hot(action, self.actions).float())
 
     def visible(self, inputs: Inputs) -> Inputs:
-        """What the network is shown of the previous action and reward."""
-        return inputs if self.config.inputs else Inputs(*(torch.zeros_like(x) for x in inputs))
+        """What the network is shown of the previous action and reward, the latter within -1 and
+        1: a raw reward of hundreds would saturate the core's gates."""
+        if not self.config.inputs:
+            return Inputs(*(torch.zeros_like(x) for x in inputs))
+        return inputs._replace(reward=inputs.reward.clamp(-1, 1))
 
     def prepare(self, segment: Segment) -> Segment:
         """The reward before the first row is stored with the state."""

@@ -34,12 +34,12 @@ SHAPES = [{}, {"stride": 3}, {"stride": 2, "burn_in": 5}, {"burn_in": 0}, {"burn
 """All with windows that hold episodes' ends."""
 
 
-def an_env():
+def an_env(unit=1.0):
     def see(lane, episode, t):
         return np.sin([lane + 3 * episode + t, 2 * lane + episode + 5 * t])
 
     def pay(lane, t, action):
-        return np.cos(lane + 2 * t + 3 * action)
+        return unit * np.cos(lane + 2 * t + 3 * action)
 
     return Lanes(MIXED, see, pay, obs_space=SEEN, action_space=spaces.Discrete(3))
 
@@ -52,9 +52,9 @@ def an_agent(where, core="lstm", **settings):
     return agent
 
 
-def played(rounds=12, core="lstm", **settings):
+def played(rounds=12, core="lstm", unit=1.0, **settings):
     """An agent, every window of what it played, its memory, and what it saw."""
-    env = an_env()
+    env = an_env(unit)
     agent = an_agent(env, core, **settings)
     memory, spy = filled(agent, env, rounds)
     found = every_window(memory)
@@ -363,6 +363,25 @@ def test_first_priorities_are_the_learners_at_equal_weights(shape, scaled):
     out = judged(agent, found.batch)
     assert out.priorities.min() > 1e-3
     torch.testing.assert_close(found.priority.float(), out.priorities, atol=1e-4, rtol=1e-4)
+
+
+def test_unclipped_rewards_are_learned_from_raw_and_shown_within_1():
+    agent, found, _, _ = played(unit=500.0)
+    batch = found.batch
+    assert batch.steps.reward.abs().max() > 400
+    out = judged(agent, batch)
+    torch.testing.assert_close(found.priority.float(), out.priorities, atol=1e-4, rtol=1e-4)
+    assert out.priorities.max() > rescale(torch.tensor(300.0))
+    shown = agent.inputs_of(batch).reward
+    assert shown.abs().max() == 1
+    *core, action, _ = batch.state
+    obs, some = batch.steps.obs[0], torch.full((len(action),), 1.0)
+    near, far, less = (
+        agent.act(obs, some * reward, (*core, action), None, None).extra["value"]
+        for reward in (1.0, 500.0, 0.5)
+    )
+    assert torch.equal(near, far)
+    assert not torch.equal(near, less)
 
 
 # ---------------------------------------------------------------- state, checked
