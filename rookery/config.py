@@ -13,11 +13,14 @@ import yaml
 
 from rookery.algorithms import algorithm_class
 from rookery.algorithms.base import OptimizerConfig
-from rookery.envs import EnvOptions, plays_atari
+from rookery.envs import EnvOptions, plays_atari, registered
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict, to_dict
 from rookery.learning.learner import LearnerConfig
 from rookery.networks.build import NetConfig
+
+ATARI = "Atari"
+"""The preset of each algorithm that is laid over its defaults for every Atari game."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +191,10 @@ class RunConfig:
 
 
 class Resolved(NamedTuple):
-    """A config and the preset it started from, if any."""
+    """A config, and the presets that it was made of, in the order they were laid."""
 
     config: RunConfig
-    preset: str | None
+    presets: tuple[str, ...]
 
 
 def default_config(algorithm: str, environment: str) -> RunConfig:
@@ -209,25 +212,40 @@ def resolve(
     preset: str | None = None,
     use_preset: bool = True,
 ) -> Resolved:
-    """Defaults, then the preset (the one named, that in a YAML file, or the environment's own),
-    then `overrides`."""
-    config = default_config(algorithm, environment)
-    if preset is not None and preset.endswith((".yaml", ".yml")):
-        config = from_dict(RunConfig, preset_in(preset, environment), config)
-        return Resolved(from_dict(RunConfig, overrides, config), preset)
-    known = presets(algorithm)
-    if preset is not None and preset not in known:
-        raise BadInput(
-            f'preset: {algorithm} has none called "{preset}".{nearest(preset, known)}'
-            f" It has {', '.join(known) or 'none'}."
-        )
-    if preset is None and use_preset:
-        # The presets of Atari games are for large machines, and must be asked for.
-        own = environment in known and not plays_atari(environment)
-        preset = environment if own else None
+    """Defaults, then the Atari defaults if the environment is an Atari game, then a preset (the
+    one named, that in a YAML file, or the environment's own), then `overrides`.
+
+    Without `use_preset` no preset applies but one that is named.
+    """
+    base = default_config(algorithm, environment)
+    layers = atari_defaults(algorithm, environment) if use_preset else {}
     if preset is not None:
-        config = from_dict(RunConfig, known[preset], config)
-    return Resolved(from_dict(RunConfig, overrides, config), preset)
+        layers |= {preset: named_preset(algorithm, environment, preset)}
+    elif use_preset and not layers:
+        # A preset for one Atari game must be asked for, so that all games are treated alike.
+        own = presets(algorithm).get(environment)
+        layers |= {} if own is None else {environment: own}
+    return Resolved(from_dict(RunConfig, overrides, laid(base, layers)), tuple(layers))
+
+
+def preset_base(algorithm: str, environment: str) -> RunConfig:
+    """The config that a named preset is laid over."""
+    base = default_config(algorithm, environment)
+    return laid(base, atari_defaults(algorithm, environment))
+
+
+def atari_defaults(algorithm: str, environment: str) -> dict[str, dict[str, Any]]:
+    """The algorithm's defaults for Atari under their name; none for other environments."""
+    known = presets(algorithm)
+    atari = plays_atari(environment) and environment not in registered()
+    return {ATARI: known[ATARI]} if atari and ATARI in known else {}
+
+
+def laid(config: RunConfig, layers: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """The config with settings laid over it, layer by layer."""
+    for settings in layers.values():
+        config = from_dict(RunConfig, settings, config)
+    return config
 
 
 def from_values(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunConfig:
@@ -252,9 +270,22 @@ def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
 
 
 def presets(algorithm: str) -> dict[str, dict[str, Any]]:
-    """Tuned settings of an algorithm by environment."""
+    """Tuned settings of an algorithm, by environment or by another name."""
     file = resources.files("rookery.presets") / f"{algorithm}.yaml"
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
+
+
+def named_preset(algorithm: str, environment: str, name: str) -> dict[str, Any]:
+    """The settings of a preset that was asked for, by its name or as a YAML file."""
+    if name.endswith((".yaml", ".yml")):
+        return preset_in(name, environment)
+    known = presets(algorithm)
+    if name not in known:
+        raise BadInput(
+            f'preset: {algorithm} has none called "{name}".{nearest(name, known)}'
+            f" It has {', '.join(known) or 'none'}."
+        )
+    return known[name]
 
 
 def preset_in(path: str, environment: str) -> dict[str, Any]:

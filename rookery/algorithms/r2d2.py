@@ -184,8 +184,11 @@ class R2D2(LadderAlgorithm):
         return self.carried(tuple(core), env_action.long() - self.start)
 
     def visible(self, inputs: Inputs) -> Inputs:
-        """What the network is shown of the previous action and reward."""
-        return inputs if self.config.inputs else Inputs(*(torch.zeros_like(x) for x in inputs))
+        """What the network is shown of the previous action and reward, the latter on the scale of
+        the values: a raw reward of hundreds would saturate the core's gates."""
+        if not self.config.inputs:
+            return Inputs(*(torch.zeros_like(x) for x in inputs))
+        return inputs._replace(reward=rescale(inputs.reward)) if self.config.rescale else inputs
 
     def prepare(self, segment: Segment) -> Segment:
         """The reward before the first row is stored with the state."""

@@ -37,9 +37,9 @@ class Options:
     """JSON or YAML file of settings, such as a run's config.json."""
     preset: str | None = None
     """Tuned settings by name, or a YAML file of them; none: those for this algorithm and
-    environment, if any."""
+    environment, if any. For Atari games they are laid over the preset Atari."""
     no_preset: bool = False
-    """Start from the defaults even where there is a preset."""
+    """Start from the defaults even where a preset applies by itself, Atari's included."""
     ray_address: str | None = None
     """HOST:PORT of the Ray cluster to join with --backend ray; none: RAY_ADDRESS, or a Ray of the
     run's own on this machine."""
@@ -78,8 +78,10 @@ def train(
         config = from_values(values, overrides)
         return start(config, options.runs_dir, options.name, console)
     resolved = resolve(names[0], names[1], overrides, options.preset, not options.no_preset)
-    if resolved.preset is not None and first_rank():
-        print(f"preset: {resolved.preset} (--no-preset leaves it out)", file=sys.stderr)
+    if first_rank():
+        for name in resolved.presets:
+            remedy = "" if name == options.preset else " (--no-preset leaves it out)"
+            print(f"preset: {name}{remedy}", file=sys.stderr)
     return start(resolved.config, options.runs_dir, options.name, console)
 
 

@@ -78,9 +78,10 @@ def parse(name: str) -> Game | None:
 
 
 def game_of(name: str) -> Game | None:
-    """The Atari game that a name stands for, run by the ALE or by EnvPool."""
-    plain = name.removeprefix("envpool:")
-    return parse(plain) or parse(f"ALE/{plain}")
+    """The Atari game that a name stands for, run by the ALE or by EnvPool, or None."""
+    module, _, plain = name.rpartition(":")
+    # EnvPool's name for ALE/Pong-v5 is Pong-v5.
+    return parse(plain) or (parse(f"ALE/{plain}") if module == "envpool" else None)
 
 
 def plays_atari(name: str) -> bool:

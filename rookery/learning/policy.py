@@ -23,8 +23,8 @@ class Policy:
 
     Call `reset()` when an episode starts. Greedy unless told otherwise, but for a share `epsilon`
     of actions drawn evenly. An agent that sees the previous reward takes it as `policy(obs,
-    reward)`, in the form it was trained on (Atari: its sign). `preprocess` maps a raw observation
-    to what the network was trained on, where they differ (normalisation).
+    reward)`, in the form it was trained on (with env.clip_reward: its sign). `preprocess` maps a
+    raw observation to what the network was trained on, where they differ (normalisation).
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rookery.config import default_config, from_values, to_values
+from rookery.config import from_values, preset_base, to_values
 from rookery.fields import nest
 from rookery.runs.files import write_text
 from rookery.sweep.records import Folder, Record
@@ -37,10 +37,11 @@ def write_best(folder: Folder, record: Record) -> Path:
 
 
 def preset_of(folder: Folder, record: Record) -> dict[str, Any]:
-    """What of a trial's settings differs from the defaults, and all that were searched."""
+    """What of a trial's settings differs from those that a preset is laid over, and all that were
+    searched."""
     searched = nest(record.values)
     config = to_values(from_values(folder.spec.config, searched))
-    defaults = to_values(default_config(folder.spec.algorithm, folder.spec.environment))
+    defaults = to_values(preset_base(folder.spec.algorithm, folder.spec.environment))
     kept = {k: v for k, v in config.items() if k not in (*ELSEWHERE, *PLACE)}
     return differing(kept, defaults, searched)
 
@@ -64,7 +65,7 @@ def command(folder: Folder, record: Record, shown: Path) -> str:
     """What repeats the first run of a trial, with the preset at `shown`."""
     spec = folder.spec
     config = to_values(from_values(spec.config, nest(record.values)))
-    defaults = to_values(default_config(spec.algorithm, spec.environment))
+    defaults = to_values(preset_base(spec.algorithm, spec.environment))
     words = ["rookery", "train", spec.algorithm, spec.environment, "--preset", str(shown)]
     for name in PLACE:
         if name in ("seed", "backend") or config[name] != defaults[name]:

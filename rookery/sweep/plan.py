@@ -65,9 +65,9 @@ class Options:
     """YAML file that describes the sweep; options given beside it count more."""
     preset: str | None = None
     """Tuned settings by name, or a YAML file of them; none: those for this algorithm and
-    environment, if any."""
+    environment, if any. For Atari games they are laid over the preset Atari."""
     no_preset: bool = False
-    """Start from the defaults even where there is a preset."""
+    """Start from the defaults even where a preset applies by itself, Atari's included."""
     plot: bool = True
     """Whether sweep.png is drawn."""
     json: bool = False

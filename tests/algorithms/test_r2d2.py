@@ -34,12 +34,12 @@ SHAPES = [{}, {"stride": 3}, {"stride": 2, "burn_in": 5}, {"burn_in": 0}, {"burn
 """All with windows that hold episodes' ends."""
 
 
-def an_env():
+def an_env(unit=1.0):
     def see(lane, episode, t):
         return np.sin([lane + 3 * episode + t, 2 * lane + episode + 5 * t])
 
     def pay(lane, t, action):
-        return np.cos(lane + 2 * t + 3 * action)
+        return unit * np.cos(lane + 2 * t + 3 * action)
 
     return Lanes(MIXED, see, pay, obs_space=SEEN, action_space=spaces.Discrete(3))
 
@@ -52,9 +52,9 @@ def an_agent(where, core="lstm", **settings):
     return agent
 
 
-def played(rounds=12, core="lstm", **settings):
+def played(rounds=12, core="lstm", unit=1.0, **settings):
     """An agent, every window of what it played, its memory, and what it saw."""
-    env = an_env()
+    env = an_env(unit)
     agent = an_agent(env, core, **settings)
     memory, spy = filled(agent, env, rounds)
     found = every_window(memory)
@@ -131,7 +131,7 @@ def test_previous_action_and_reward_are_those_the_actor_was_shown(shape):
 def test_replayed_values_are_the_actors_values(core, shape):
     agent, found, _, spy = played(core=core, **shape)
     batch, config = found.batch, agent.config
-    q = agent.unrolled(agent.network, batch, inputs_of(batch))
+    q = agent.unrolled(agent.network, batch, agent.inputs_of(batch))
     assert q.shape[0] == config.unroll + config.n_step
     for i, (lane, row) in enumerate(zip(found.lane, found.row, strict=True)):
         for k in range(len(q)):
@@ -190,7 +190,7 @@ def test_burn_in_only_brings_the_state_up_to_date():
     agent, found, _, _ = played(burn_in=3)
     shaken(agent.target, 2, 0.3)
     batch = found.batch
-    inputs, reset = inputs_of(batch), resets(batch.steps.mask)
+    inputs, reset = agent.inputs_of(batch), resets(batch.steps.mask)
     *core, _, _ = batch.state
     total = judged(agent, batch).total
     total.backward()
@@ -363,6 +363,20 @@ def test_first_priorities_are_the_learners_at_equal_weights(shape, scaled):
     out = judged(agent, found.batch)
     assert out.priorities.min() > 1e-3
     torch.testing.assert_close(found.priority.float(), out.priorities, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_unclipped_rewards_are_learned_from_raw_and_shown_on_the_scale_of_values(scaled):
+    agent, found, _, _ = played(unit=500.0, rescale=scaled)
+    batch = found.batch
+    assert batch.steps.reward.abs().max() > 400
+    out = judged(agent, batch)
+    torch.testing.assert_close(found.priority.float(), out.priorities, atol=1e-3, rtol=1e-4)
+    assert out.priorities.max() > (rescale(torch.tensor(300.0)) if scaled else 300)
+    raw = inputs_of(batch).reward
+    shown = agent.inputs_of(batch).reward
+    torch.testing.assert_close(shown, rescale(raw) if scaled else raw)
+    assert (shown.abs().max() < 25) == scaled
 
 
 # ---------------------------------------------------------------- state, checked

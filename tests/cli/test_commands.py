@@ -51,6 +51,20 @@ def test_help_and_version(capsys):
         assert call(capsys, command, "--help")[0] == 0
 
 
+def test_train_names_the_presets_that_apply(capsys, tmp_path):
+    tiny = [*("--env-steps", "32", "--envs", "2", "--threads", "1", "--algo.rollout_steps", "16")]
+    pong = ["train", "ppo", "PongNoFrameskip-v4", *tiny, "--runs-dir", tmp_path, "--name"]
+    status, _, err = call(capsys, *pong, "a")
+    assert status == 0
+    assert err.splitlines() == ["preset: Atari (--no-preset leaves it out)"]
+    err = call(capsys, *pong, "b", "--preset", "tetris-nature")[2]
+    assert err.splitlines()[0] == "preset: Atari (--no-preset leaves it out)"
+    assert err.splitlines()[1] == "preset: tetris-nature"
+    assert call(capsys, *pong, "c", "--no-preset")[2] == ""
+    clips = [rookery.load(tmp_path / name).settings.algo.clip for name in "abc"]
+    assert clips == [0.1, 0.2, 0.2]
+
+
 def test_train_prints_where_and_how(capsys, tmp_path):
     status, out, err = call(capsys, "train", "ppo", "CartPole-v1", *TINY, "--runs-dir", tmp_path)
     assert status == 0

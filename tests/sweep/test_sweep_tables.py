@@ -9,11 +9,12 @@ import pytest
 import sweeps
 import yaml
 
-from rookery.config import resolve
+from rookery.config import from_values, resolve
 from rookery.errors import BadInput
 from rookery.reports import sweep_plot
 from rookery.sweep.best import command, write_best
 from rookery.sweep.console import Console
+from rookery.sweep.plan import Options, make_spec
 from rookery.sweep.records import Folder
 from rookery.sweep.tables import ranked, table, to_csv
 
@@ -90,7 +91,7 @@ def test_the_best_is_a_preset(folder):
         }
     }
     resolved = resolve("ppo", "CartPole-v1", {"envs": 2}, str(path))
-    assert resolved.preset == str(path)
+    assert resolved.presets == (str(path),)
     assert (resolved.config.algo.learning_rate, resolved.config.envs) == (1e-4, 2)
     assert resolved.config.algo.gamma == 0.99  # not that of the environment's own preset
     with pytest.raises(BadInput, match=r"has none for Acrobot-v1\. It has CartPole-v1"):
@@ -104,6 +105,23 @@ def test_a_preset_has_what_was_searched_even_at_its_default(tmp_path):
     best = sweeps.over(made, {"algo.gamma": 0.99}, 1.0)
     preset = yaml.safe_load(write_best(made, best).read_text())["CartPole-v1"]
     assert preset == {"env_steps": 1000, "algo": {"gamma": 0.99}}
+
+
+@pytest.mark.parametrize("no_preset", [True, False])
+def test_the_best_on_atari_is_repeated_over_atari_defaults(tmp_path, no_preset):
+    game, settings = "ALE/Pong-v5", {"env_steps": "1000", "algo.gamma": "choice:0.9,0.99"}
+    made = Folder.create(
+        tmp_path / "sweep", make_spec("r2d2", game, settings, Options(no_preset=no_preset))
+    )
+    best = sweeps.over(made, {"algo.gamma": 0.9}, 1.0)
+    path = write_best(made, best)
+    trial = from_values(made.spec.config, {"algo": {"gamma": 0.9}})
+    assert trial.algo.n_step == (3 if no_preset else 5)
+    names = ("seed", "backend", "device", "threads", "checkpoint_steps", "keep_checkpoints")
+    elsewhere = {name: getattr(trial, name) for name in names}
+    assert resolve("r2d2", game, elsewhere, str(path)).config == trial
+    given = yaml.safe_load(path.read_text())[game].get("algo", {})
+    assert ("n_step" in given) == no_preset
 
 
 def test_the_command_names_what_is_no_part_of_a_preset(folder):
