@@ -85,7 +85,9 @@ class RmsProp:
         mean, square = self.state["mean"], self.state["square"]
         mean.lerp_(grad, 1 - RMSPROP_DECAY)
         square.mul_(RMSPROP_DECAY).addcmul_(grad, grad, value=1 - RMSPROP_DECAY)
-        scale = square.addcmul(mean, mean, value=-1).sqrt_().add_(self.epsilon)
+        # The variance of a constant gradient is 0, and rounding may make it negative.
+        variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
+        scale = variance.sqrt_().add_(self.epsilon)
         self.values.addcdiv_(grad, scale, value=-self.learning_rate)
 
 

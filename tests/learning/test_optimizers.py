@@ -37,6 +37,22 @@ def test_steps_equal_torch(name, divisor):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_rmsprop_stays_finite_where_rounding_makes_the_variance_negative():
+    config = OptimizerConfig(optimizer="rmsprop", learning_rate=0.001, epsilon=1e-5)
+    constant = torch.linspace(0.1, 10, 100)
+    values = torch.nn.Parameter(torch.zeros(100))
+    optimizer = make_optimizer(values, config)
+    smallest = 0.0
+    for _ in range(400):
+        values.grad = constant.clone()
+        optimizer.step()
+        variance = optimizer.state["square"] - optimizer.state["mean"] ** 2
+        smallest = min(smallest, float(variance.min()))
+    assert smallest < 0
+    assert torch.isfinite(values).all()
+    assert (values < 0).all()
+
+
 def test_state_is_all_there_is():
     config = OptimizerConfig(optimizer="adam", learning_rate=0.1)
     a, b = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
