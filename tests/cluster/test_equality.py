@@ -12,7 +12,7 @@ from rookery.learning.reduce import Alone
 from rookery.runs import checkpoint
 from rookery.runtime.build import build
 from rookery.runtime.cluster.roles import Brief, LearnerRole, Role, ShardRole
-from rookery.runtime.cluster.wire import to_arrays
+from rookery.runtime.cluster.wire import Origin, to_arrays
 from rookery.runtime.making import seeds
 from rookery.runtime.state import learned_tensors, spaces_of
 
@@ -75,9 +75,9 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     tensors = learned_tensors(parts.algorithm, parts.learner)
     role.begin(0, 1, "", 1, to_arrays(tensors | {"counts": {"updates": torch.tensor(0)}}))
     role.prefetch.stop()
-    for _ in range(120):
+    for number in range(120):
         segment = serial.parts.algorithm.prepare(serial.actor.collect(0))
-        shard.add(to_arrays(segment), 0)
+        shard.add(to_arrays(segment), 0, Origin("a", number))
         serial.memory.add(segment)
         for batch in serial.memory.batches():
             role.replay.found.extend((0, arrays) for arrays in shard.sample(1))

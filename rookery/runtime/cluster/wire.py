@@ -69,6 +69,20 @@ class Began(NamedTuple):
     memory_bytes: int = 0
 
 
+class Origin(NamedTuple):
+    """Where a segment stands in what was played."""
+
+    actor: str
+    """Tells the process that played it from all others."""
+    number: int
+    """How many segments that process played before."""
+
+    @property
+    def before(self) -> Origin:
+        """Of the segment whose rows this one's follow."""
+        return self._replace(number=self.number - 1)
+
+
 class Played(NamedTuple):
     """What an actor did for a segment."""
 
@@ -84,6 +98,8 @@ class Played(NamedTuple):
     """Of the weights it played with."""
     moments: dict[str, NDArray[Any]]
     """What its environments' normalisation saw."""
+    origin: Origin
+    """Of the segment."""
 
 
 class Kept(NamedTuple):
