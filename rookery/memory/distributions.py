@@ -30,6 +30,11 @@ class Distribution(Protocol):
     count: int
     """How many windows there are."""
 
+    @property
+    def total(self) -> float:
+        """What the probability of each is a share of."""
+        ...
+
     def put(self, index: Indices, priority: Floats | None) -> None:
         """Windows that can be drawn now; without a priority they get the largest so far."""
         ...
@@ -62,6 +67,10 @@ class Uniform:
         self.reached = 0
         """No lane has a window at this place of its own or a later one."""
         self.count = 0
+
+    @property
+    def total(self) -> float:
+        return self.count
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.there[index]))
@@ -107,6 +116,10 @@ class Prioritized:
         self.beta = beta
         self.largest = 1.0
         self.count = 0
+
+    @property
+    def total(self) -> float:
+        return self.tree.total
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.tree.weights[index]))

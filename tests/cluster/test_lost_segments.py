@@ -6,12 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from in_process import Here
 
-from rookery.config import resolve
 from rookery.envs import register_env
-from rookery.runtime.cluster import roles
-from rookery.runtime.cluster.making import on_cluster
 from rookery.runtime.cluster.resources import cluster_now
 from rookery.runtime.cluster.roles import ActorRole, LearnerRole, ShardRole
 
@@ -54,27 +50,17 @@ def check_neighbours(memory):
 
 
 @pytest.fixture
-def start(monkeypatch):
-    """Starts a driver whose roles are all in this process; returns both, and what is told."""
-    monkeypatch.setattr(roles, "STUDY_S", 0.0)
+def start(drive):
+    """Starts a driver in this process whose actors count."""
     register_env("test/Counting", Counting, replace=True)
-    started = []
+    algo = {"capacity": 2_000, "warm_up": 40, "batch_size": 4, "rollout_steps": 5}
+    algo |= {"n_step": 3, "gamma": 1.0, "samples_per_insert": None}
 
-    def start(algorithm, cpus=64, **settings):
-        here = Here(monkeypatch)
-        here.cpus = cpus
-        algo = {"capacity": 2_000, "warm_up": 40, "batch_size": 4, "rollout_steps": 5}
-        algo |= {"n_step": 3, "gamma": 1.0, "samples_per_insert": None}
-        settings |= {"backend": "ray", "envs": 2, "env": {"frame_stack": 2}, "algo": algo}
-        config = resolve(algorithm, "test/Counting", settings, use_preset=False).config
-        told = []
-        _, driver = on_cluster(config, None, lambda line, more: told.append(line))
-        started.append(driver)
-        return here, driver, told
+    def start(algorithm, **settings):
+        stacked = {"envs": 2, "env": {"frame_stack": 2}, "algo": algo}
+        return drive(algorithm, "test/Counting", **settings, **stacked)
 
-    yield start
-    for driver in started:
-        driver.close()
+    return start
 
 
 def lose(here, actor, numbers):

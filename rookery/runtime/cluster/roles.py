@@ -27,7 +27,7 @@ from rookery.memory.replay import Replay
 from rookery.memory.rollout import Rollout
 from rookery.runs.run import machine
 from rookery.runtime.cluster.intake import Intake
-from rookery.runtime.cluster.ledger import kept_of
+from rookery.runtime.cluster.ledger import kept_of, stock_of
 from rookery.runtime.cluster.sampling import RemoteReplay
 from rookery.runtime.cluster.wire import (
     Began,
@@ -36,6 +36,7 @@ from rookery.runtime.cluster.wire import (
     LearnerTimes,
     Origin,
     Played,
+    Stock,
     Where,
     from_arrays,
     joined,
@@ -173,12 +174,16 @@ class ShardRole(Role):
         self.intake.add(from_arrays(segment, CPU), writer, origin)
         return self.kept()
 
-    def sample(self, most: int) -> list[Batch]:
-        """As many batches as are due, and no more than so many."""
-        ready: list[Batch] = []
-        while len(ready) < most and self.memory.due():
-            ready.append(to_arrays(self.memory.sample()))
-        return ready
+    def sample(self, sizes: list[int], charge: int) -> tuple[list[Batch | None], Stock]:
+        """So many windows for each of several batches, where there are any, and what is left to
+        draw from once so many windows were charged."""
+        memory = self.memory
+        parts = [
+            to_arrays(memory.take(size)) if size and memory.distribution.count else None
+            for size in sizes
+        ]
+        memory.limiter.note_sampled(charge * memory.windows.samples)
+        return parts, stock_of(memory)
 
     def reweigh(self, keys: Any, priorities: Any) -> None:
         """New priorities of a batch's windows."""
@@ -223,7 +228,11 @@ class LearnerRole(Role):
         self.memory: Memory | None = None
         self.wait_s = 0.0
         if type(self.algorithm).asynchronous:
-            self.replay = RemoteReplay(device, config.learner.prefetch)
+            algo: Any = config.algo
+            beta = algo.beta if algo.alpha else 0.0
+            self.replay = RemoteReplay(
+                device, config.learner.prefetch, algo.batch_size, beta, memory_seed
+            )
             self.prefetch = Prefetch(self.replay, self.algorithm, config.learner.prefetch)
             self.prefetch.start()
             self.next_batch: Any = None

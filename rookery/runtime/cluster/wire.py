@@ -113,6 +113,18 @@ class Kept(NamedTuple):
     may_insert: bool
 
 
+class Stock(NamedTuple):
+    """What a replay shard has to draw from."""
+
+    total: float
+    """Of the priorities to the power alpha, or the number of windows where they are drawn evenly;
+    0 during the warm-up."""
+    windows: int
+    """How many there are."""
+    credit: int
+    """How many may be drawn, from whichever shard, for the rows that were inserted in this one."""
+
+
 class LearnerTimes(NamedTuple):
     """Seconds a learner spent."""
 
