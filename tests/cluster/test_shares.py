@@ -113,11 +113,15 @@ def test_new_priorities_go_to_the_shard_a_window_came_from(here):
     assert large.memory.distribution.tree.weights.tolist() == [13, 14, 15, 0]
 
 
-def test_a_shard_in_its_warm_up_is_not_drawn_from(here):
-    young = a_shard(0, [1.0])
-    replay = replay_of(here, young, a_shard(1, [1.0] * 3, seed=1), ahead=1)
+def test_a_shard_is_drawn_from_once_its_warm_up_is_over(here):
+    young = a_shard(0, [1.0] * 3)
+    replay = replay_of(here, young, a_shard(3, [1.0] * 3, seed=1), ahead=1)
     young.memory.limiter.started_at = None
-    assert all((windows(batch) > 0).all() for batch in drawn(replay, 20))
+    assert all((windows(batch) >= 3).all() for batch in drawn(replay, 20))
+    young.memory.limiter.started_at = 0
+    rest = list(drawn(replay, 40))
+    asked_before = 3 * MOST_TOGETHER  # with totals from before it
+    assert all((windows(batch) < 3).any() for batch in rest[asked_before:])
 
 
 def test_batches_with_windows_of_a_lost_shard_are_dropped_and_others_come(here):

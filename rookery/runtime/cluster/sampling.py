@@ -92,7 +92,7 @@ class Order:
         """
         drawn, weights = [], []
         for shard in self.shares:
-            part = self.parts[shard][number] if shard in self.parts else None
+            part = self.parts[shard][number]
             if part is not None:
                 assert part.keys is not None
                 drawn.append(part._replace(keys=part.keys + (shard << SHARD_BIT), weight=None))
@@ -175,8 +175,8 @@ class RemoteReplay:
         order = Order(dict(zip(numbers, shares.tolist(), strict=True)), sizes)
         self.orders.add(order)
         for source, size, charge in zip(sources, sizes.T, charges, strict=True):
-            if size.any() or charge:
-                self.send(source, size.tolist(), charge, order)
+            # Those that are to give nothing, too: what they have is told with the answer.
+            self.send(source, size.tolist(), charge, order)
 
     def send(self, source: Source, sizes: list[int], charge: int, order: Order | None) -> None:
         """Send a request to a shard."""
