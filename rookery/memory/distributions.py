@@ -34,6 +34,11 @@ class Distribution(Protocol):
         """Note the part of the run that is done, 0 to 1."""
         ...
 
+    @property
+    def total(self) -> float:
+        """What the probability of each is a share of."""
+        ...
+
     def put(self, index: Indices, priority: Floats | None) -> None:
         """Windows that can be drawn now; without a priority they get the largest so far."""
         ...
@@ -69,6 +74,10 @@ class Uniform:
 
     def set_progress(self, done: float) -> None:
         """Nothing changes over the run."""
+
+    @property
+    def total(self) -> float:
+        return self.count
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.there[index]))
@@ -119,6 +128,10 @@ class Prioritized:
 
     def set_progress(self, done: float) -> None:
         self.beta = self.beta_start + min(done, 1.0) * (self.beta_end - self.beta_start)
+
+    @property
+    def total(self) -> float:
+        return self.tree.total
 
     def put(self, index: Indices, priority: Floats | None) -> None:
         self.count += len(index) - int(np.count_nonzero(self.tree.weights[index]))

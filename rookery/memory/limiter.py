@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 
@@ -42,6 +43,13 @@ class Limiter:
         if self.started_at is None or self.samples_per_insert is None:
             return 0.0
         return (self.inserted - self.started_at) * self.samples_per_insert - self.sampled
+
+    @property
+    def credit(self) -> int:
+        """How many samples may be drawn; without a ratio, as many as anybody could."""
+        if self.started_at is None:
+            return 0
+        return sys.maxsize if self.samples_per_insert is None else max(0, int(self.due))
 
     def may_insert(self) -> bool:
         """Whether a writer need not wait."""

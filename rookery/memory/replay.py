@@ -290,19 +290,27 @@ class Replay:
     def sample(self, batches: int = 1) -> Batch:
         """One or more batches as one, on the learner's device."""
         size = self.batch_size * batches
+        batch = self.take(size)
+        self.limiter.note_sampled(size * self.windows.samples)
+        assert batch.weight is not None
+        weight = (batch.weight / batch.weight.max()).float()
+        return batch._replace(weight=weight.to(self.device))
+
+    def take(self, size: int) -> Batch:
+        """So many windows on the learner's device, not counted as sampled, and their weights in
+        double precision, not yet divided by the largest."""
         lane, row, weight = self.draw(size)
         steps, state = self.windows.assemble(self.ring, lane, row)
         while len(late := self.overwritten(lane, row)):
             lane[late], row[late], weight[late] = self.draw(len(late))
             # Rare, so the whole batch is copied again: simpler, and just as right.
             steps, state = self.windows.assemble(self.ring, lane, row)
-        self.limiter.note_sampled(size * self.windows.samples)
         self.age_sum += float((self.head[lane // self.lanes_each] - row).sum()) * self.ring.lanes
         self.drawn += size
         if self.device.type != "cpu":
             steps, state = tree_map(lambda x: x.to(self.device), (steps, state))
-        weights = torch.from_numpy((weight / weight.max()).astype(np.float32)).to(self.device)
-        return Batch(steps, state, torch.from_numpy(row * self.ring.lanes + lane), weights)
+        keys = torch.from_numpy(row * self.ring.lanes + lane)
+        return Batch(steps, state, keys, torch.from_numpy(weight))
 
     def draw(self, count: int) -> tuple[Indices, Indices, Floats]:
         """Lanes, first rows and weights of `count` windows."""

@@ -9,7 +9,12 @@ from rookery.runtime.cluster.connect import on_loopback
 with on_loopback():
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
+from in_process import Here
 from ray_runs import Command, cluster_of
+
+from rookery.config import resolve
+from rookery.runtime.cluster import roles
+from rookery.runtime.cluster.making import on_cluster
 
 
 @pytest.fixture(scope="package")
@@ -24,6 +29,28 @@ def joined(shared_cluster, monkeypatch):
     """Runs of this test join the shared cluster."""
     monkeypatch.setenv("RAY_ADDRESS", shared_cluster.address)
     return shared_cluster
+
+
+@pytest.fixture
+def drive(monkeypatch):
+    """Starts the driver of a run whose roles are all in this process; returns the stand-in for
+    Ray, the driver, and the lines it tells."""
+    monkeypatch.setattr(roles, "STUDY_S", 0.0)
+    started = []
+
+    def start(algorithm, environment, cpus=64, **settings):
+        here = Here(monkeypatch)
+        here.cpus = cpus
+        settings["backend"] = "ray"
+        config = resolve(algorithm, environment, settings, use_preset=False).config
+        told = []
+        _, driver = on_cluster(config, None, lambda line, more: told.append(line))
+        started.append(driver)
+        return here, driver, told
+
+    yield start
+    for driver in started:
+        driver.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from in_process import Handle, Here
 from scenes import CPU
 
 import rookery
@@ -11,8 +12,9 @@ from rookery.config import resolve
 from rookery.learning.reduce import Alone
 from rookery.runs import checkpoint
 from rookery.runtime.build import build
-from rookery.runtime.cluster.roles import Brief, LearnerRole, Role, ShardRole
-from rookery.runtime.cluster.wire import to_arrays
+from rookery.runtime.cluster import sampling
+from rookery.runtime.cluster.roles import Brief, LearnerRole, ShardRole
+from rookery.runtime.cluster.wire import Origin, to_arrays
 from rookery.runtime.making import seeds
 from rookery.runtime.state import learned_tensors, spaces_of
 
@@ -63,7 +65,7 @@ def test_learners_of_a_cluster_are_ranks(joined, tmp_path):
 
 def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monkeypatch):
     """Ape-X, given the same segments in the same order: draws, priorities and weights agree."""
-    monkeypatch.setattr(Role, "where", lambda *device: None)
+    here = Here(monkeypatch)
     algo = {"capacity": 4_000, "warm_up": 200, "samples_per_insert": 2, "rollout_steps": 4}
     settings = {"envs": 4, "backend": "serial", "threads": 1, "algo": algo}
     config = resolve("apex", "CartPole-v1", settings, use_preset=False).config
@@ -75,17 +77,20 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     tensors = learned_tensors(parts.algorithm, parts.learner)
     role.begin(0, 1, "", 1, to_arrays(tensors | {"counts": {"updates": torch.tensor(0)}}))
     role.prefetch.stop()
-    for _ in range(120):
+    monkeypatch.setattr(sampling, "MOST_TOGETHER", 1)
+    role.replay.ahead = 1
+    role.draw_from({7: Handle(here, shard)})
+    for number in range(120):
         segment = serial.parts.algorithm.prepare(serial.actor.collect(0))
-        shard.add(to_arrays(segment), 0)
+        shard.add(to_arrays(segment), 0, Origin("a", number))
         serial.memory.add(segment)
         for batch in serial.memory.batches():
-            role.replay.found.extend((0, arrays) for arrays in shard.sample(1))
+            assert any(role.replay.wait_until_due(1.0) for _ in range(1_000))
             drawn = role.algorithm.ahead(role.replay.sample())
             expected, outcome = own.update(batch), role.learner.update(drawn)
             serial.memory.reweigh(batch.keys, expected.priorities)
-            shard.reweigh(drawn.keys.numpy(), outcome.priorities.numpy())
+            role.replay.reweigh(drawn.keys, outcome.priorities)
             torch.testing.assert_close(outcome.priorities, expected.priorities, rtol=0, atol=1e-5)
-        assert shard.sample(1) == []
+        assert shard.memory.due() == 0
     assert own.updates == role.learner.updates > 5
     torch.testing.assert_close(role.learner.flat.values, own.flat.values, rtol=0, atol=1e-5)

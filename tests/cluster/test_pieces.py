@@ -15,7 +15,7 @@ from rookery.runtime.cluster.ledger import ReplayLedger
 from rookery.runtime.cluster.posts import ActorPost
 from rookery.runtime.cluster.resources import Cluster, actors_for, check, needs_of
 from rookery.runtime.cluster.status import StatusRow, table
-from rookery.runtime.cluster.wire import Kept, Played, Where, from_arrays, joined, to_arrays
+from rookery.runtime.cluster.wire import Kept, Origin, Played, Where, from_arrays, joined, to_arrays
 
 
 def segment_of(rows, lanes, value):
@@ -107,7 +107,7 @@ def test_a_part_of_a_capacity():
 
 def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
     times = Times(env_s, 0.0, 0.0)
-    return Played(steps, list(episodes), [], times, cpu_s, 0.1, 3, {})
+    return Played(steps, list(episodes), [], times, cpu_s, 0.1, 3, {}, Origin("a", 0))
 
 
 def test_a_post_remembers_what_those_before_did():

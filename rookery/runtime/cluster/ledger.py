@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rookery.memory.replay import Replay
-from rookery.runtime.cluster.wire import Kept
+from rookery.runtime.cluster.wire import Kept, Stock
 
 
 def kept_of(memory: Replay) -> Kept:
@@ -16,6 +16,16 @@ def kept_of(memory: Replay) -> Kept:
         fill=memory.fill,
         age=memory.take_age(),
         may_insert=limiter.may_insert(),
+    )
+
+
+def stock_of(memory: Replay) -> Stock:
+    """What a replay memory has to draw from."""
+    limiter, distribution = memory.limiter, memory.distribution
+    return Stock(
+        total=distribution.total if limiter.started_at is not None else 0.0,
+        windows=distribution.count,
+        credit=limiter.credit // memory.windows.samples,
     )
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,14 +25,17 @@ from rookery.memory.base import Memory
 from rookery.memory.replay import Replay
 from rookery.memory.rollout import Rollout
 from rookery.runs.run import machine
-from rookery.runtime.cluster.ledger import kept_of
+from rookery.runtime.cluster.intake import Intake
+from rookery.runtime.cluster.ledger import kept_of, stock_of
 from rookery.runtime.cluster.sampling import RemoteReplay
 from rookery.runtime.cluster.wire import (
     Began,
     Kept,
     Learned,
     LearnerTimes,
+    Origin,
     Played,
+    Stock,
     Where,
     from_arrays,
     joined,
@@ -120,6 +124,7 @@ class ActorRole(Role):
             env, algorithm, algorithm.collection, device, *own, lanes=lanes, pooled=pool_of(env)
         )
         self.player = Player(actor)
+        self.next_origin = Origin(uuid.uuid4().hex, 0)
         return self.where(device)
 
     def collect(
@@ -132,7 +137,8 @@ class ActorRole(Role):
         moments: Mapping[str, Any],
     ) -> tuple[Segment, Played]:
         """A segment, prepared, and what it took."""
-        actor = self.player.actor
+        actor, origin = self.player.actor, self.next_origin
+        self.next_origin = origin._replace(number=origin.number + 1)
         self.player.take(version, from_arrays(weights, actor.device))
         for name, own in statistics(actor.env).items():
             own.follow(moments[name])
@@ -148,6 +154,7 @@ class ActorRole(Role):
             explore=float(actor.explore.mean()),
             version=version,
             moments=seen,
+            origin=origin,
         )
 
     def close(self) -> None:
@@ -164,23 +171,24 @@ class ShardRole(Role):
         memory = algorithm.memory(self.config.envs, writers, seed)
         assert isinstance(memory, Replay)
         self.memory = memory
+        self.intake = Intake(memory)
         return Began(self.where(), memory=memory.describe(), memory_bytes=memory.nbytes())
 
-    def add(self, segment: Segment, writer: int) -> Kept:
+    def add(self, segment: Segment, writer: int, origin: Origin) -> Kept:
         """Store a segment of an actor's."""
-        self.memory.add(from_arrays(segment, CPU), writer)
+        self.intake.add(from_arrays(segment, CPU), writer, origin)
         return self.kept()
 
-    def cut(self, writer: int) -> None:
-        """The writer's next rows do not follow its last."""
-        self.memory.cut(writer)
-
-    def sample(self, most: int) -> list[Batch]:
-        """As many batches as are due, and no more than so many."""
-        ready: list[Batch] = []
-        while len(ready) < most and self.memory.due():
-            ready.append(to_arrays(self.memory.sample()))
-        return ready
+    def sample(self, sizes: list[int], charge: int) -> tuple[list[Batch | None], Stock]:
+        """So many windows for each of several batches, where there are any, and what is left to
+        draw from once so many windows were charged."""
+        memory = self.memory
+        parts = [
+            to_arrays(memory.take(size)) if size and memory.distribution.count else None
+            for size in sizes
+        ]
+        memory.limiter.note_sampled(charge * memory.windows.samples)
+        return parts, stock_of(memory)
 
     def reweigh(self, keys: Any, priorities: Any) -> None:
         """New priorities of a batch's windows."""
@@ -225,17 +233,26 @@ class LearnerRole(Role):
         self.memory: Memory | None = None
         self.wait_s = 0.0
         if type(self.algorithm).asynchronous:
-            self.replay = RemoteReplay(device, config.learner.prefetch)
+            algo: Any = config.algo
+            beta = algo.beta if algo.alpha else 0.0
+            self.replay = RemoteReplay(
+                device, config.learner.prefetch, algo.batch_size, beta, memory_seed
+            )
             self.prefetch = Prefetch(self.replay, self.algorithm, config.learner.prefetch)
             self.prefetch.start()
             self.next_batch: Any = None
             return Began(self.where(device), self.reducer.name)
         self.memory = self.algorithm.memory(config.envs, writers, memory_seed)
-        size = self.memory.nbytes() if isinstance(self.memory, Replay) else 0
+        size = 0
+        if isinstance(self.memory, Replay):
+            size, self.intake = self.memory.nbytes(), Intake(self.memory)
         return Began(self.where(device), self.reducer.name, self.memory.describe(), size)
 
-    def learn(self, done: float, writers: list[int], *segments: Segment) -> tuple[Learned, Any]:
-        """Every update that is due with these segments; what it came to, and the weights."""
+    def learn(
+        self, done: float, sources: list[tuple[int, Origin]], *segments: Segment
+    ) -> tuple[Learned, Any]:
+        """Every update that is due with these segments, of which writer and origin are told; what
+        it came to, and the weights."""
         memory, device = self.memory, self.learner.device
         assert memory is not None
         self.learner.set_progress(done)
@@ -245,17 +262,12 @@ class LearnerRole(Role):
             memory.add(joined(given))
         else:
             assert isinstance(memory, Replay)
-            for writer, segment in zip(writers, given, strict=True):
-                memory.add(segment, writer)
+            for (writer, origin), segment in zip(sources, given, strict=True):
+                self.intake.add(segment, writer, origin)
             if self.reducer.world > 1:
                 most = min(self.reducer.gather(memory.due()))
         learn_from(memory, self.learner, most)
         return self.learned(), numbers(self.learner.flat.values)
-
-    def cut(self, writer: int) -> None:
-        """The writer's next rows do not follow its last."""
-        if isinstance(self.memory, Replay):
-            self.memory.cut(writer)
 
     def draw_from(self, shards: dict[int, Any]) -> None:
         """The replay shards to draw from, by their numbers."""

@@ -25,7 +25,7 @@ from rookery.runtime.cluster.resources import Needs, actors_for
 from rookery.runtime.cluster.roles import Brief, ShardRole, end, sent_for
 from rookery.runtime.cluster.status import StatusRow
 from rookery.runtime.cluster.waiting import wait_for
-from rookery.runtime.cluster.wire import Kept
+from rookery.runtime.cluster.wire import Kept, Played
 from rookery.runtime.making import seeds
 from rookery.runtime.state import Parts
 
@@ -112,10 +112,6 @@ class Streams(Driver):
             post.kept, post.asked = None, False
             self.numbers[post.number] = next(self.fresh)
             self.deal_shards()
-        elif post.restarts:
-            shard, writer = self.shard_of(post)
-            if shard.ready:
-                shard.handle.cut.remote(writer)
 
     def deal_shards(self) -> None:
         """Tell every learner which shards to draw from."""
@@ -227,13 +223,13 @@ class Streams(Driver):
     def stores(self, post: ActorPost, segment: Any, token: Any) -> Callable[[Any], None]:
         """What to do once an actor has played a segment."""
 
-        def go_on(played: Any) -> None:
+        def go_on(played: Played) -> None:
             self.note_played(post, played)
             shard, writer = self.shard_of(post)
             if not shard.ready:
                 post.under_way.discard(token)
                 return
-            reference = shard.handle.add.remote(segment, writer)
+            reference = shard.handle.add.remote(segment, writer, played.origin)
 
             def stored(kept: Kept) -> None:
                 post.under_way.discard(token)

@@ -12,11 +12,12 @@ from rookery.runs.checkpoint import Checkpoint
 from rookery.runtime.cluster.driver import Driver
 from rookery.runtime.cluster.learners import WAIT_S
 from rookery.runtime.cluster.losses import weights_lost
-from rookery.runtime.cluster.posts import ActorPost, Post
+from rookery.runtime.cluster.posts import ActorPost
 from rookery.runtime.cluster.waiting import Impatience
+from rookery.runtime.cluster.wire import Origin, Played
 
-Collected = dict[int, Any]
-"""References to segments, by the number of the actor."""
+Collected = dict[int, tuple[Any, Origin]]
+"""References to segments and where they come from, by the number of the actor."""
 
 
 class Turns(Driver):
@@ -34,12 +35,6 @@ class Turns(Driver):
     def most_actors(self) -> int | None:
         return self.room
 
-    def welcome(self, post: Post, answer: Any) -> None:
-        super().welcome(post, answer)
-        if post.restarts:
-            writer, rank = divmod(post.number, self.learners.count)
-            self.learners.handles[rank].cut.remote(writer)
-
     def advance(self) -> None:
         """One round."""
         start = time.perf_counter()
@@ -49,8 +44,8 @@ class Turns(Driver):
         references = [
             learner.learn.options(num_returns=2).remote(
                 self.done(),
-                [number // self.learners.count for number in numbers],
-                *[collected[number] for number in numbers],
+                [(number // self.learners.count, collected[number][1]) for number in numbers],
+                *[collected[number][0] for number in numbers],
             )
             for learner, numbers in zip(self.learners.handles, shared, strict=True)
         ]
@@ -91,17 +86,18 @@ class Turns(Driver):
         """A segment of each of these actors, as far as they live."""
         under_way: dict[Any, tuple[ActorPost, Any]] = {}
         for index, post in enumerate(playing):
-            segment, played = self.collect(post, index, len(playing))
-            under_way[played] = post, segment
+            segment, told = self.collect(post, index, len(playing))
+            under_way[told] = post, segment
         impatience = Impatience(self.tell)
-        heard: list[tuple[ActorPost, Any]] = []
+        heard: list[tuple[ActorPost, Played]] = []
         while under_way:
             ready, _ = ray.wait(list(under_way), num_returns=len(under_way), timeout=WAIT_S)
             for reference in ready:
                 post, segment = under_way.pop(reference)
                 try:
-                    heard.append((post, ray.get(reference)))
-                    collected[post.number] = segment
+                    played: Played = ray.get(reference)
+                    heard.append((post, played))
+                    collected[post.number] = segment, played.origin
                 except RayError as error:
                     weights_lost(error)
                     self.replace(post, error)

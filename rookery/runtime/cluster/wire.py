@@ -69,6 +69,20 @@ class Began(NamedTuple):
     memory_bytes: int = 0
 
 
+class Origin(NamedTuple):
+    """Where a segment stands in what was played."""
+
+    actor: str
+    """Tells the process that played it from all others."""
+    number: int
+    """How many segments that process played before."""
+
+    @property
+    def before(self) -> Origin:
+        """Of the segment whose rows this one's follow."""
+        return self._replace(number=self.number - 1)
+
+
 class Played(NamedTuple):
     """What an actor did for a segment."""
 
@@ -84,6 +98,8 @@ class Played(NamedTuple):
     """Of the weights it played with."""
     moments: dict[str, NDArray[Any]]
     """What its environments' normalisation saw."""
+    origin: Origin
+    """Of the segment."""
 
 
 class Kept(NamedTuple):
@@ -95,6 +111,18 @@ class Kept(NamedTuple):
     fill: float
     age: float
     may_insert: bool
+
+
+class Stock(NamedTuple):
+    """What a replay shard has to draw from."""
+
+    total: float
+    """Of the priorities to the power alpha, or the number of windows where they are drawn evenly;
+    0 during the warm-up."""
+    windows: int
+    """How many there are."""
+    credit: int
+    """How many may be drawn, from whichever shard, for the rows that were inserted in this one."""
 
 
 class LearnerTimes(NamedTuple):
