@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -23,6 +23,10 @@ class SpaceNormalizer(Normalizer, Protocol):
 
     def raw_leaves(self) -> dict[tuple[Any, ...], spaces.Space]:
         """The spaces of the leaves that are scaled, as they are before, by their paths."""
+        ...
+
+    def follow(self, shared: Mapping[str, Any]) -> None:
+        """Take over the statistics that another process shares, by their names."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,11 @@ class Normalizer:
     def raw_leaves(self) -> dict[Path, Space[Any]]:
         """The spaces of the leaves that are scaled, as they are before, by their paths."""
         return {path: at(self.space, path) for path in self.obs_moments}
+
+    def follow(self, shared: Mapping[str, Array]) -> None:
+        """Take over the statistics that another process shares, by their names."""
+        for name, moments in self.statistics().items():
+            moments.follow(shared[name])
 
     def statistics(self) -> dict[str, RunningMoments]:
         """The running statistics by name, as `statistics` calls them."""

@@ -14,6 +14,12 @@ SMALLEST_PRIORITY = 1e-6
 """A window of priority 0 would never be drawn again, and so never get another."""
 
 
+def annealed(start: float, end: float | None, done: float) -> float:
+    """What rises or falls linearly from start to end over a run, once the part `done` of it is
+    over; without an end it stays."""
+    return start if end is None else start + min(done, 1.0) * (end - start)
+
+
 class Draw(NamedTuple):
     """Windows drawn, [B]."""
 
@@ -122,12 +128,12 @@ class Prioritized:
         self.tree = SumTree(places)
         self.alpha = alpha
         self.beta = self.beta_start = beta
-        self.beta_end = beta if beta_end is None else beta_end
+        self.beta_end = beta_end
         self.largest = 1.0
         self.count = 0
 
     def set_progress(self, done: float) -> None:
-        self.beta = self.beta_start + min(done, 1.0) * (self.beta_end - self.beta_start)
+        self.beta = annealed(self.beta_start, self.beta_end, done)
 
     @property
     def total(self) -> float:

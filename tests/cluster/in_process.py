@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from contextlib import nullcontext
 
@@ -78,7 +79,8 @@ class Kind:
         return self
 
     def remote(self, *args):
-        self.here.handles.append(Handle(self.here, self.role(*args)))
+        # Copied: processes share no memory.
+        self.here.handles.append(Handle(self.here, self.role(*copy.deepcopy(args))))
         return self.here.handles[-1]
 
 

@@ -24,7 +24,7 @@ def a_shard(first, priorities, alpha=ALPHA, ratio=None, seed=0):
     rows = len(priorities) + 1
     kind = torch.empty((), device="meta")
     layout = Layout(kind, torch.empty((), dtype=torch.int16, device="meta"), {})
-    chance = Prioritized(rows, alpha, BETA) if alpha else Uniform(1, rows)
+    chance = Prioritized(rows, alpha, 1.0) if alpha else Uniform(1, rows)
     limiter = Limiter(ratio, WARM_UP, 10**9)
     memory = Replay(Ring(layout, 1, rows), Transitions(1, 1.0), chance, limiter, BATCH, seed, CPU)
     ones = torch.ones(rows, 1)
@@ -43,7 +43,7 @@ def here(monkeypatch):
 
 def replay_of(here, *shards, ahead=2, beta=BETA):
     """A learner's view of shards, numbered from 3 on."""
-    replay = RemoteReplay(CPU, ahead, BATCH, beta, seed=0)
+    replay = RemoteReplay(CPU, ahead, BATCH, 0, beta)
     replay.shards = {number: Handle(here, shard) for number, shard in enumerate(shards, 3)}
     return replay
 
@@ -76,6 +76,17 @@ def test_windows_are_drawn_by_their_priority_among_those_of_all_shards(here):
         np.add.at(counts, index, 1)
         np.testing.assert_allclose(batch.weight, weight[index] / weight[index].max(), rtol=1e-6)
     assert chi_square_fits(counts, counts.sum() * probability)
+
+
+def test_beta_rises_over_the_run(here):
+    replay = replay_of(here, a_shard(0, SMALL), a_shard(len(SMALL), LARGE, seed=1), ahead=1)
+    replay.beta_end = 1.0
+    next(drawn(replay, 1))
+    replay.set_progress(0.5)
+    probability = np.array(SMALL + LARGE) ** ALPHA
+    for batch in drawn(replay, 3):
+        weight = probability[windows(batch).numpy()] ** -0.7
+        np.testing.assert_allclose(batch.weight, weight / weight.max(), rtol=1e-6)
 
 
 def test_without_priorities_every_window_of_all_shards_is_drawn_alike(here):

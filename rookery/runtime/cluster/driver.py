@@ -232,8 +232,12 @@ class Driver(Backend):
             self.parts.progress.env_steps,
             Lanes(post.number * envs, envs, len(self.actors) * envs),
             share_of(self.parts.algorithm.collection, index, playing),
-            {name: moments.shared() for name, moments in statistics(self.parts.env).items()},
+            self.moments(),
         )
+
+    def moments(self) -> dict[str, Any]:
+        """The statistics of normalisation that all processes share, by their names."""
+        return {name: moments.shared() for name, moments in statistics(self.parts.env).items()}
 
     def note_played(self, post: ActorPost, played: Played) -> None:
         """Take down what came with a segment."""

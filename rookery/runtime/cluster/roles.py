@@ -98,6 +98,11 @@ class Role:
         if brief.env_fn is not None:
             register_env(brief.config.environment, brief.env_fn, replace=True)
 
+    def follow(self, moments: Mapping[str, Any]) -> None:
+        """Scale rows of a replay memory in this process by these statistics, where it does."""
+        if self.brief.spaces.normalizer is not None:
+            self.brief.spaces.normalizer.follow(moments)
+
     def where(self, device: torch.device = CPU) -> Where:
         """Where this process is."""
         node = ray.get_runtime_context().get_node_id()
@@ -174,8 +179,11 @@ class ShardRole(Role):
         self.intake = Intake(memory)
         return Began(self.where(), memory=memory.describe(), memory_bytes=memory.nbytes())
 
-    def add(self, segment: Segment, writer: int, origin: Origin) -> Kept:
-        """Store a segment of an actor's."""
+    def add(
+        self, segment: Segment, writer: int, origin: Origin, moments: Mapping[str, Any]
+    ) -> Kept:
+        """Store a segment of an actor's, and scale rows by these statistics from now on."""
+        self.follow(moments)
         self.intake.add(from_arrays(segment, CPU), writer, origin)
         return self.kept()
 
@@ -234,9 +242,9 @@ class LearnerRole(Role):
         self.wait_s = 0.0
         if type(self.algorithm).asynchronous:
             algo: Any = config.algo
-            beta = algo.beta if algo.alpha else 0.0
+            betas = (algo.beta, algo.beta_end) if algo.alpha else (0.0, None)
             self.replay = RemoteReplay(
-                device, config.learner.prefetch, algo.batch_size, beta, memory_seed
+                device, config.learner.prefetch, algo.batch_size, memory_seed, *betas
             )
             self.prefetch = Prefetch(self.replay, self.algorithm, config.learner.prefetch)
             self.prefetch.start()
@@ -249,13 +257,19 @@ class LearnerRole(Role):
         return Began(self.where(device), self.reducer.name, self.memory.describe(), size)
 
     def learn(
-        self, done: float, sources: list[tuple[int, Origin]], *segments: Segment
+        self,
+        done: float,
+        moments: Mapping[str, Any],
+        sources: list[tuple[int, Origin]],
+        *segments: Segment,
     ) -> tuple[Learned, Any]:
-        """Every update that is due with these segments, of which writer and origin are told; what
-        it came to, and the weights."""
+        """Every update that is due with these segments, of which writer and origin are told, rows
+        being scaled by these statistics; what it came to, and the weights."""
         memory, device = self.memory, self.learner.device
         assert memory is not None
+        self.follow(moments)
         self.learner.set_progress(done)
+        memory.set_progress(done)
         given = [from_arrays(segment, device) for segment in segments]
         most = None
         if isinstance(memory, Rollout):
@@ -278,6 +292,7 @@ class LearnerRole(Role):
         to, and the weights."""
         learner, every = self.learner, self.config.learner.publish_updates
         learner.set_progress(done)
+        self.replay.set_progress(done)
         end = time.perf_counter() + STUDY_S
         while True:
             self.fetch()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rookery.data.steps import Batch
 from rookery.data.tree import tree_leaves, tree_map
+from rookery.memory.distributions import annealed
 from rookery.runtime.cluster.wire import Stock, from_arrays
 
 SHARD_BIT = 44
@@ -87,16 +88,16 @@ class Order:
     def joined(self, number: int, beta: float) -> Batch:
         """The parts of a batch as one, with weights (N P)^-beta over the largest.
 
-        A shard gives (n Q)^-beta with n windows of its own and Q a window's probability among
-        them. P is Q times the share of the shard; N falls out with the largest.
+        A shard gives 1 / (n Q) with n windows of its own and Q a window's probability among them.
+        P is Q times the share of the shard; N falls out with the largest.
         """
         drawn, weights = [], []
         for shard in self.shares:
             part = self.parts[shard][number]
             if part is not None:
-                assert part.keys is not None
+                assert part.keys is not None and part.weight is not None
                 drawn.append(part._replace(keys=part.keys + (shard << SHARD_BIT), weight=None))
-                weights.append(part.weight * (self.counts[shard] / self.shares[shard]) ** beta)
+                weights.append((part.weight * (self.counts[shard] / self.shares[shard])) ** beta)
         weight: Any = np.concatenate(weights)
         batch = drawn[0] if len(drawn) == 1 else side_by_side(drawn)
         return batch._replace(weight=(weight / weight.max()).astype(np.float32))
@@ -113,11 +114,20 @@ class RemoteReplay:
     its windows are dropped, since no two shards of a run ever have the same number.
     """
 
-    def __init__(self, device: torch.device, ahead: int, batch_size: int, beta: float, seed: int):
+    def __init__(
+        self,
+        device: torch.device,
+        ahead: int,
+        batch_size: int,
+        seed: int,
+        beta: float,
+        beta_end: float | None = None,
+    ):
         self.device = device
         self.ahead = ahead
         self.batch_size = batch_size
-        self.beta = beta
+        self.beta = self.beta_start = beta
+        self.beta_end = beta_end
         self.random = np.random.default_rng(seed)
         self.shards: dict[int, Any] = {}
         """Ray actors by number; exchanged as a whole."""
@@ -130,6 +140,10 @@ class RemoteReplay:
         """Those that are not complete."""
         self.found: deque[Batch] = deque()
         self.together = 1
+
+    def set_progress(self, done: float) -> None:
+        """Note the part of the run that is done, 0 to 1: importance weights may change with it."""
+        self.beta = annealed(self.beta_start, self.beta_end, done)
 
     def wait_until_due(self, timeout: float) -> bool:
         """Wait until a batch is there; whether one is."""

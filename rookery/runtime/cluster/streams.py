@@ -229,7 +229,7 @@ class Streams(Driver):
             if not shard.ready:
                 post.under_way.discard(token)
                 return
-            reference = shard.handle.add.remote(segment, writer, played.origin)
+            reference = shard.handle.add.remote(segment, writer, played.origin, self.moments())
 
             def stored(kept: Kept) -> None:
                 post.under_way.discard(token)
@@ -292,6 +292,9 @@ def config_of_shard(config: RunConfig, count: int) -> RunConfig:
     algo: Any = config.algo
     part = dataclasses.replace(
         algo,
+        # Shards tell plain probabilities: weights are made where windows of all shards meet.
+        beta=1.0,
+        beta_end=None,
         capacity=share_of_capacity(algo.capacity, count),
         warm_up=math.ceil(algo.warm_up / count),
     )

@@ -44,6 +44,7 @@ class Turns(Driver):
         references = [
             learner.learn.options(num_returns=2).remote(
                 self.done(),
+                self.moments(),
                 [(number // self.learners.count, collected[number][1]) for number in numbers],
                 *[collected[number][0] for number in numbers],
             )
