@@ -1,6 +1,7 @@
-"""One torch thread, and `scenes` importable however pytest is started."""
+"""One torch thread, `scenes` importable and Ctrl-C answered, however pytest is started."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # In the background of a script Ctrl-C is ignored, by every process that a test starts too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -176,11 +176,14 @@ def _has_mark(folder: Path, mark: str) -> bool:
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """A termination signal is as Ctrl-C, so that it ends the command and keeps the results."""
+    """A termination signal is as Ctrl-C, so that it ends the command and keeps the results; a
+    hang-up too, unless it is ignored, as under nohup."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [signal.SIGTERM, signal.SIGHUP]
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield

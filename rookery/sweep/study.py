@@ -178,11 +178,21 @@ def replay(scheduler: Any, record: Record) -> None:
 
 @contextmanager
 def terminations_as_interrupts() -> Iterator[None]:
-    """A termination signal is as Ctrl-C, which Tune takes as a wish to end."""
+    """A termination signal is as Ctrl-C, which Tune takes as a wish to end; a hang-up too, unless
+    it is ignored, as under nohup."""
     interrupt = signal.getsignal(signal.SIGINT)
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+
+    def end(*_: Any) -> None:
+        # A sweep in the background of a script is deaf to Ctrl-C, but while Tune answers it.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
     try:
-        with answering(numbers, lambda *_: signal.raise_signal(signal.SIGINT)):
+        with answering(numbers, end):
             yield
     finally:
         if threading.current_thread() is threading.main_thread():

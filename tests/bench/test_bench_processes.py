@@ -175,7 +175,12 @@ def test_processes_of_others_are_left_alone(tmp_path):
         other.wait()
 
 
-def start_bench(tmp_path, separate):
+def ignore_ctrl_c():
+    """Be as a process in the background of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def start_bench(tmp_path, separate, before=None):
     """`rookery bench` in a process of its own, once its second command is under way."""
     code = family(tmp_path, separate=separate) + "time.sleep(60)"
     script = tmp_path / "slow.py"
@@ -187,15 +192,20 @@ def start_bench(tmp_path, separate):
         "never: {cmd: echo}\n"
     )
     command = [sys.executable, "-m", "rookery", "bench", str(spec), "--log-dir", "logs"]
+    pipe = subprocess.PIPE
     bench = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=before
     )
     return bench, pids(tmp_path, 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_what_is_finished(tmp_path, number):
-    bench, both = start_bench(tmp_path, separate=True)
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGTERM, ignore_ctrl_c)],
+    ids=["ctrl-c", "terminated", "terminated in the background"],
+)
+def test_ctrl_c_keeps_what_is_finished(tmp_path, number, before):
+    bench, both = start_bench(tmp_path, separate=True, before=before)
     bench.send_signal(number)
     out, err = bench.communicate(timeout=30)
     assert bench.returncode == 130

@@ -361,11 +361,15 @@ def test_ctrl_c_ends_the_ranks_of_the_run_under_way(tmp_path):
     process = subprocess.Popen(command(out, "ppo", *args), stdout=subprocess.PIPE, text=True)
     progress = out / "runs" / "2-2_round1" / "progress.csv"
     deadline = time.monotonic() + 60
-    while not progress.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(running_below(out)) >= 3
-    process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=30)
+    try:
+        while not progress.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(running_below(out)) >= 3
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=30)
+    finally:
+        process.terminate()
+        process.wait()
     assert process.returncode == 130
     assert "interrupted" in text
     assert running_below(out) == []

@@ -95,7 +95,8 @@ class Order:
         for shard in self.shares:
             part = self.parts[shard][number]
             if part is not None:
-                assert part.keys is not None and part.weight is not None
+                assert part.keys is not None
+                assert part.weight is not None
                 drawn.append(part._replace(keys=part.keys + (shard << SHARD_BIT), weight=None))
                 weights.append((part.weight * (self.counts[shard] / self.shares[shard])) ** beta)
         weight: Any = np.concatenate(weights)
