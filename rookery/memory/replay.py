@@ -85,7 +85,7 @@ class Sequences:
     """Whole stretches of rows with the recurrent state stored before the first, and that stored
     before row `later`, a multiple of the stride, as `extra["later_state"]`.
 
-    The last part of a stored state is the reward before its row."""
+    Where rows are normalised, the last part of a stored state is the reward before its row."""
 
     settings = "algo.burn_in, algo.unroll and algo.n_step"
 
@@ -111,7 +111,10 @@ class Sequences:
 
     def state(self, ring: Ring, lane: Indices, row: Indices) -> Tree:
         """The stored state before rows, the reward in it on the scale of the other rewards."""
-        *state, reward = ring.take_state(lane, row)
+        stored = ring.take_state(lane, row)
+        if ring.layout.normalizer is None:
+            return stored
+        *state, reward = stored
         return (*state, torch.from_numpy(ring.scaled_reward(reward.numpy())))
 
 

@@ -14,10 +14,12 @@ from rookery.runs import checkpoint
 from rookery.runtime.build import build
 from rookery.runtime.cluster import sampling
 from rookery.runtime.cluster.roles import Brief, LearnerRole, ShardRole
+from rookery.runtime.cluster.streams import config_of_shard
 from rookery.runtime.cluster.wire import Origin, to_arrays
 from rookery.runtime.making import seeds
 from rookery.runtime.state import learned_tensors, spaces_of
 
+BOTH = {"normalize_obs": True, "normalize_reward": True}
 DQN = {"capacity": 4_000, "warm_up": 100, "samples_per_insert": 4, "target_period": 5}
 
 
@@ -45,9 +47,10 @@ def check_same(ours, theirs, tolerance=1e-5):
     [
         ("ppo", {"env": {"normalize_obs": True}, "algo": {"rollout_steps": 32}}),
         ("dqn", {"algo": DQN | {"rollout_steps": 4, "alpha": 0.6}}),
+        ("dqn", {"env": BOTH, "algo": DQN | {"rollout_steps": 4, "alpha": 0.6}}),
         ("vpg", {"algo": {"episodes": 6}}),
     ],
-    ids=["ppo", "dqn", "vpg"],
+    ids=["ppo", "dqn", "normalised dqn", "vpg"],
 )
 def test_one_actor_and_one_learner_are_a_serial_run(joined, tmp_path, algorithm, settings):
     settings = settings | {"envs": 4, "env_steps": 2_000}
@@ -72,7 +75,8 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     serial, parts = build(config, Alone(), CPU).backend, build(config, Alone(), CPU).parts
     own = serial.parts.learner
     brief = Brief(config, spaces_of(parts.env), 0, [], None)
-    shard, role = ShardRole(brief), LearnerRole(brief)
+    shard = ShardRole(brief._replace(config=config_of_shard(config, 1)))
+    role = LearnerRole(brief)
     shard.begin(1, seeds(config.seed, 0, 0, 0)[1])
     tensors = learned_tensors(parts.algorithm, parts.learner)
     role.begin(0, 1, "", 1, to_arrays(tensors | {"counts": {"updates": torch.tensor(0)}}))
@@ -82,7 +86,7 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     role.draw_from({7: Handle(here, shard)})
     for number in range(120):
         segment = serial.parts.algorithm.prepare(serial.actor.collect(0))
-        shard.add(to_arrays(segment), 0, Origin("a", number))
+        shard.add(to_arrays(segment), 0, Origin("a", number), {})
         serial.memory.add(segment)
         for batch in serial.memory.batches():
             assert any(role.replay.wait_until_due(1.0) for _ in range(1_000))

@@ -35,6 +35,7 @@ def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
         ("dqn", {}, REPLAY),
         ("dqn", {"activation": "tanh"}, REPLAY | {"alpha": 0.6, "n_step": 3, "target_tau": 0.01}),
         ("dqn", {}, REPLAY | {"atoms": 11, "dueling": True}),
+        ("dqn", {}, REPLAY | {"noisy": True}),
         ("apex", {}, REPLAY | {"rollout_steps": 4}),
         ("ppo", {}, {"rollout_steps": 16}),
     ],
@@ -60,11 +61,6 @@ def test_gradients_added_from_recordings_are_the_same(algorithm, parts, algo):
     assert recorded.accumulate.refused is None
     assert any(recording.trusted for recording in recorded.accumulate.recordings.values())
     torch.testing.assert_close(recorded.flat.values, plain.flat.values, **ROUNDING)
-
-
-def test_noise_in_the_weights_is_drawn_anew_every_time():
-    learner = learner_after("dqn", 60, True, **REPLAY, noisy=True)
-    assert "is random" in learner.at_once.refused
 
 
 def test_sequences_cut_where_episodes_end_are_computed_as_they_are():
