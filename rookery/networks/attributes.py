@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cached_property
 from operator import is_
 from typing import Any
 
@@ -32,10 +33,12 @@ class Attributes:
     """The attributes of an object, whose values together make a state, known by a number.
 
     Plain values are the same if they look the same, other objects if they are the same object: what
-    changes inside a list is not seen. Modules do not count.
+    changes inside a list is not seen. Modules do not count, nor do cached properties, which follow
+    from the rest and are there only once somebody has asked.
     """
 
     def __init__(self, owner: object | None):
+        self.kind = type(owner)
         self.now: dict[str, Any] = {} if owner is None else vars(owner)
         self.last: dict[str, Any] = {}
         self.marks: dict[str, Any] = {}
@@ -60,13 +63,18 @@ class Attributes:
         marks = {
             name: self.marks[name] if before.get(name, UNSEEN) is value else self.mark(value)
             for name, value in self.last.items()
-            if not isinstance(value, nn.Module)
+            if self.counts(name, value)
         }
         changed = marks.items() ^ self.marks.items()
         if changed:
             self.changed = ", ".join(sorted({name for name, _ in changed}))
         self.marks = marks
         self.number = self.states.setdefault(frozenset(marks.items()), len(self.states))
+
+    def counts(self, name: str, value: Any) -> bool:
+        """True if the attribute is part of the state."""
+        cached = isinstance(getattr(self.kind, name, None), cached_property)
+        return not cached and not isinstance(value, nn.Module)
 
     def mark(self, value: Any) -> Any:
         """What tells the value from others."""
