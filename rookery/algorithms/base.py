@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import gymnasium.spaces as spaces
@@ -78,8 +79,6 @@ class Algorithm(Protocol):
     count their calls in Python: then nothing of it is traced."""
     trace: bool = True
     """False if the run's settings ask for no tracing."""
-    notices: Sequence[str] = ()
-    """Lines for the run's log that nobody has taken yet."""
     config: OptimizerConfig
     device: torch.device
     network: nn.Module
@@ -177,15 +176,19 @@ class Algorithm(Protocol):
 
         def tell(recorded: Recorded) -> None:
             if recorded.lost:
-                self.notices = [*self.notices, f"warning: {name}: {recorded.status}"]
+                self.notices.append(f"warning: {name}: {recorded.status}")
 
         return function if self.untraced else Recorded(function, modules, self, tell)
 
+    @cached_property
+    def notices(self) -> list[str]:
+        """Lines for the run's log that nobody has taken yet."""
+        return []
+
     def take_notices(self) -> list[str]:
         """Return the lines for the run's log since the last call."""
-        taken = list(self.notices)
-        if taken:
-            self.notices = ()
+        taken = self.notices.copy()
+        self.notices.clear()
         return taken
 
 

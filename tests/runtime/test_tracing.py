@@ -172,6 +172,14 @@ def test_of_an_algorithm_that_is_not_traceable_nothing_is_recorded(
     assert "updates: computed plainly: Plain says traceable = False\n" in run.log_path.read_text()
 
 
+def test_on_other_devices_nothing_is_traced():
+    made = resolve("ppo", "CartPole-v1", {}, use_preset=False).config
+    agent = build(made, Alone(), CPU).parts.algorithm
+    agent.device = torch.device("cuda")
+    assert agent.untraced == "the device is cuda, not the CPU"
+    assert agent.traced("acting", agent.choose, list) == agent.choose
+
+
 def lines(run):
     """What the log tells of updates, acting and target values."""
     log = [line.split(" ", 2)[2] for line in run.log_path.read_text().splitlines()]
