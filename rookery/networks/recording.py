@@ -228,7 +228,8 @@ class Recording:
         if outline(made) != outline(result):
             return False, result
         ours, theirs = [*leaves(made, Tensor), *met], [*leaves(result, Tensor), *self.met]
-        return all(map(close, ours, theirs)), result
+        scale = max(map(magnitude, (*inputs, *theirs)), default=0.0) if self.trusted else None
+        return all(close(a, b, scale) for a, b in zip(ours, theirs, strict=True)), result
 
     def difference(self, recorder: Recorder) -> str | None:
         """Return what was done otherwise in a computation that was taken down again, if anything.
@@ -280,16 +281,28 @@ class Scripted:
             return self.function(*inputs, *self.met)
 
 
-def close(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are the same but for rounding."""
+def close(ours: Tensor, theirs: Tensor, scale: float | None) -> bool:
+    """True if two tensors are the same but for rounding.
+
+    Numbers are compared on the scale of the tensor or, if one is given, of all that they were made
+    from. That forgives what an agent that has learned comes to: differences of nearly equal numbers
+    in which no digit is right, and an index that tells which of them is the greatest.
+    """
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
-    if not ours.is_floating_point() or not ours.numel():
-        return torch.equal(ours, theirs)
-    sizes = theirs.detach().abs()
+    if not ours.is_floating_point():
+        return scale is not None or torch.equal(ours, theirs)
+    allowed = TOLERANCE * (magnitude(theirs) if scale is None else scale)
+    return torch.allclose(ours, theirs, rtol=TOLERANCE, atol=allowed, equal_nan=True)
+
+
+def magnitude(tensor: Tensor) -> float:
+    """The largest number that stands for a number, without its sign; 0 if there is none."""
+    if not tensor.is_floating_point():
+        return 0.0
+    sizes = tensor.detach().abs()
     ordinary = sizes[sizes < EXTREME]
-    scale = float(ordinary.max()) if len(ordinary) else 0.0
-    return torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True)
+    return float(ordinary.max()) if len(ordinary) else 0.0
 
 
 class Anchor(NamedTuple):
