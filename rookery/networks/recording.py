@@ -178,6 +178,8 @@ class Recording:
         self.run = self.bound(self.met)
         names = {place(tensor): name for name, tensor in named_tensors(modules).items()}
         self.names = [names.get(place(tensor)) for tensor in self.met]
+        self.rehearsal: tuple[list[Tensor], Run] | None = None
+        """Copies of the tensors met on the way, and what runs on them."""
         self.views = recorder.views
         self.modules = tuple(modules)
         self.anchors = anchors(modules)
@@ -209,6 +211,7 @@ class Recording:
             values.update(zip(leaves(call.results, Slot), results, strict=True))
         self.met = list(values.values())
         self.run = self.bound(self.met)
+        self.rehearsal = None
         self.modules, self.anchors = tuple(modules), anchors(modules)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
@@ -217,19 +220,33 @@ class Recording:
     def agrees(self, inputs: Sequence[Tensor], compute: Callable[[], Any]) -> tuple[bool, Any]:
         """Whether the recording makes of the inputs what `compute` does, and the result of
         `compute`, whose side effects are those that stay."""
-        with torch.no_grad():
-            copies = cloned([*inputs, *self.met])
-            met = copies[len(inputs) :]
-            try:
-                made = self.result(self.bound(met)(copies[: len(inputs)]))
-            except RuntimeError:
-                return False, compute()
+        try:
+            made, met = self.rehearsed(inputs)
+        except RuntimeError:
+            return False, compute()
         result = compute()
         if outline(made) != outline(result):
             return False, result
         ours, theirs = [*leaves(made, Tensor), *met], [*leaves(result, Tensor), *self.met]
-        scale = max(map(magnitude, (*inputs, *theirs)), default=0.0) if self.trusted else None
-        return all(close(a, b, scale) for a, b in zip(ours, theirs, strict=True)), result
+        with torch.no_grad():
+            scale = max(map(magnitude, (*inputs, *theirs)), default=0.0) if self.trusted else None
+            return all(close(a, b, scale) for a, b in zip(ours, theirs, strict=True)), result
+
+    @torch.inference_mode()
+    def rehearsed(self, inputs: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+        """Return what the recording gives, run on copies of all that it may write to, and the
+        copies of the tensors met on the way."""
+        if self.rehearsal is None:
+            met = cloned(self.met)
+            run = self.bound(met)
+        else:
+            met, run = self.rehearsal
+            for copy, tensor in zip(met, self.met, strict=True):
+                copy.copy_(tensor)
+        if isinstance(run, Program):
+            # Its tensors are small, and making it takes as long as many runs.
+            self.rehearsal = met, run
+        return self.result(run(cloned(inputs))), met
 
     def difference(self, recorder: Recorder) -> str | None:
         """Return what was done otherwise in a computation that was taken down again, if anything.
@@ -298,11 +315,10 @@ def close(ours: Tensor, theirs: Tensor, scale: float | None) -> bool:
 
 def magnitude(tensor: Tensor) -> float:
     """The largest number that stands for a number, without its sign; 0 if there is none."""
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or not tensor.numel():
         return 0.0
-    sizes = tensor.detach().abs()
-    ordinary = sizes[sizes < EXTREME]
-    return float(ordinary.max()) if len(ordinary) else 0.0
+    sizes = tensor.abs()
+    return float(torch.where(sizes < EXTREME, sizes, 0).max())
 
 
 class Anchor(NamedTuple):
