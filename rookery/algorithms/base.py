@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import gymnasium.spaces as spaces
@@ -16,6 +17,7 @@ from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
 from rookery.memory.ring import Normalizer
 from rookery.networks.build import NetConfig
+from rookery.networks.recording import Recorded
 
 
 class SpaceNormalizer(Normalizer, Protocol):
@@ -89,6 +91,11 @@ class Algorithm(Protocol):
     """Whether they do so where nobody says otherwise."""
     explores_by: ClassVar[str | None] = None
     """What `exploration` gives, if it is worth reporting."""
+    traceable: ClassVar[bool] = True
+    """False if its loss, its acting or its target values do what tracing cannot repeat, such as to
+    count their calls in Python: then nothing of it is traced."""
+    trace: bool = True
+    """False if the run's settings ask for no tracing."""
     config: OptimizerConfig
     device: torch.device
     network: nn.Module
@@ -173,6 +180,43 @@ class Algorithm(Protocol):
     def saved(self) -> dict[str, nn.Module]:
         """Modules beside the network whose parameters belong to a checkpoint, by name."""
         return {}
+
+    @property
+    def untraced(self) -> str | None:
+        """Why nothing of it is traced; None if it is."""
+        if not self.trace:
+            return "learner.trace is false"
+        if not self.traceable:
+            return f"{type(self).__name__} says traceable = False"
+        if self.device.type != "cpu":
+            return f"the device is {self.device}, not the CPU"
+        return None
+
+    def traced(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        modules: Callable[[], Sequence[nn.Module]],
+    ) -> Callable[..., Any]:
+        """Return `function` traced, or as it is if nothing of the algorithm is traced. If it turns
+        out that it cannot be traced after all, there is a notice with this name."""
+
+        def tell(recorded: Recorded) -> None:
+            if recorded.lost:
+                self.notices.append(f"warning: {name}: {recorded.status}")
+
+        return function if self.untraced else Recorded(function, modules, self, tell)
+
+    @cached_property
+    def notices(self) -> list[str]:
+        """Lines for the run's log that nobody has taken yet."""
+        return []
+
+    def take_notices(self) -> list[str]:
+        """Return the lines for the run's log since the last call."""
+        taken = self.notices.copy()
+        self.notices.clear()
+        return taken
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

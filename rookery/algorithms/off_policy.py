@@ -26,7 +26,6 @@ from rookery.memory.returns import n_step
 from rookery.memory.sum_tree import Floats, Indices
 from rookery.networks.images import has_images
 from rookery.networks.legal import Legality, legality, restricted
-from rookery.networks.recording import recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +236,8 @@ class ReplayAlgorithm(Algorithm):
 
     @cached_property
     def decided(self) -> Callable[..., Decision]:
-        """`choose`, from a recording where that pays."""
-        return recorded(self.choose, self.device, lambda: [self.network])
+        """`choose`, traced where that pays."""
+        return self.traced("acting", self.choose, lambda: [self.network])
 
     def act(
         self,
@@ -307,8 +306,8 @@ class ReplayAlgorithm(Algorithm):
 
     @cached_property
     def valued(self) -> Callable[[Batch], Tensor]:
-        """`target_values`, from a recording where that pays."""
-        return recorded(self.target_values, self.device, lambda: [self.target])
+        """`target_values`, traced where that pays."""
+        return self.traced("target values", self.target_values, lambda: [self.target])
 
     def target_values(self, batch: Batch) -> Tensor:
         """The target network's values where they are needed, [T, B, A]."""

@@ -12,7 +12,6 @@ from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Decision, Segment
 from rookery.data.tree import Tree
 from rookery.networks.build import ActorCritic
-from rookery.networks.recording import recorded
 
 
 class PolicyAlgorithm(Algorithm):
@@ -37,8 +36,8 @@ class PolicyAlgorithm(Algorithm):
 
     @cached_property
     def decided(self) -> Callable[..., Decision]:
-        """`choose`, from a recording where that pays."""
-        return recorded(self.choose, self.device, lambda: [self.network])
+        """`choose`, traced where that pays."""
+        return self.traced("acting", self.choose, lambda: [self.network])
 
     def choose(self, obs: Tree, state: Tree, draw: Tensor | None) -> Decision:
         """What `act` decides given the random numbers for it, or without any; with the

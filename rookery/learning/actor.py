@@ -256,6 +256,7 @@ class Actor:
         return episodes
 
     def take_notices(self) -> list[str]:
-        """What the environments had to tell since the last call, such as that one is away."""
+        """What the environments had to tell since the last call, such as that one is away, and what
+        the algorithm had."""
         notices, self.notices = self.notices, []
-        return notices
+        return notices + self.algorithm.take_notices()

@@ -19,7 +19,7 @@ from rookery.errors import Diverged, require
 from rookery.learning.optimizers import make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
-from rookery.networks.recording import recorded
+from rookery.networks.recording import Recorded
 
 METRIC_SLOTS = 15
 
@@ -41,6 +41,9 @@ class LearnerConfig:
     """Batches drawn ahead of the learner, on threads."""
     publish_updates: int = 20
     """Updates between hand-overs of the weights to the actors, on threads."""
+    trace: bool = True
+    """Whether updates, acting and target values are traced on the CPU: taken down once and run
+    without Python. A breakpoint in a loss needs false."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batches", "prefetch", "publish_updates"):
@@ -92,9 +95,17 @@ class Learner:
         """Size of a batch; None before the first."""
         self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
         self.at_once: Callable[[Batch], Tensor | None] = self.whole_gradient
-        if not compile:
-            self.accumulate = recorded(self.add_gradient, device, self.modules)
-            self.at_once = recorded(self.whole_gradient, device, self.modules)
+        self.notices: list[str] = []
+        """Lines for the run's log."""
+        self.untraced = "the loss is compiled" if compile else algorithm.untraced
+        """Why updates are not traced; None if they are."""
+        if not config.trace:
+            self.untraced = "learner.trace is false"
+        if not self.untraced:
+            self.accumulate = Recorded(
+                self.add_gradient, self.modules, algorithm, self.note_tracing
+            )
+            self.at_once = Recorded(self.whole_gradient, self.modules, algorithm, self.note_tracing)
         whole = reducer.world == 1 and config.micro_batches == 1
         self.in_one_piece = whole and not algorithm.may_stop
         """Whether nothing comes between an update's gradient and its step."""
@@ -139,6 +150,8 @@ class Learner:
         start, reduced = time.perf_counter(), self.reduce_s
         if self.input_bytes is None:
             self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
+            if self.untraced:
+                self.notices.append(f"updates: computed plainly: {self.untraced}")
         self.algorithm.before_update(self.generator)
         if self.in_one_piece:
             outcome = Outcome(False, self.at_once(batch))
@@ -248,6 +261,16 @@ class Learner:
         start = time.perf_counter()
         call(tensor)
         self.reduce_s += time.perf_counter() - start
+
+    def note_tracing(self, recorded: Recorded) -> None:
+        """Note how updates are computed."""
+        warning = "warning: " if recorded.lost else ""
+        self.notices.append(f"{warning}updates: {recorded.status}")
+
+    def take_notices(self) -> list[str]:
+        """Return the lines for the run's log since the last call."""
+        notices, self.notices = self.notices, []
+        return notices + self.algorithm.take_notices()
 
     def check_finite(self) -> None:
         """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""

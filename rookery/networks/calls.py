@@ -9,12 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+BRANCHES = (list, tuple)
+
 
 @dataclass(frozen=True)
 class Slot:
     """Stands for a tensor."""
 
     index: int
+
+    def __repr__(self) -> str:
+        return f"%{self.index}"
 
 
 class Call(NamedTuple):
@@ -24,6 +29,9 @@ class Call(NamedTuple):
     args: Any
     kwargs: dict[str, Any]
     results: Any
+
+    def __str__(self) -> str:
+        return f"{self.results} = {self.operation}{self.args}{self.kwargs or ''}"
 
 
 def replaced(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
@@ -55,6 +63,28 @@ def gather(tree: Any, kind: type, found: list[Any]) -> None:
     elif isinstance(tree, dict):
         for part in tree.values():
             gather(part, kind, found)
+
+
+def spread(tree: Any, tensors: list[Tensor], key: list[Any]) -> None:
+    """Append the tree's tensors to `tensors`, and to `key` what tells it from other trees: types,
+    lengths, names and values of all that is not a tensor, and the layout of what is."""
+    kind = type(tree)
+    if kind is Tensor or isinstance(tree, Tensor):
+        tensors.append(tree)
+        key += (tree.shape, tree.stride(), tree.dtype)
+        return
+    key.append(kind)
+    if isinstance(tree, BRANCHES) and kind is not torch.Size:
+        key.append(len(tree))
+        for part in tree:
+            spread(part, tensors, key)
+    elif isinstance(tree, dict):
+        key.append(len(tree))
+        key += tree
+        for part in tree.values():
+            spread(part, tensors, key)
+    else:
+        key.append(tree)
 
 
 def takes(call: Call) -> list[Slot]:

@@ -127,8 +127,11 @@ class Journal:
         self.pending = None
         self.due_at = time.monotonic() + REPORT_INTERVAL_S
         metrics = parts.learner.take_metrics()
+        notices = parts.learner.take_notices()
         if self.run is None:
             return
+        for line in notices:
+            self.announce(line)
         if not self.input_told and parts.learner.input_bytes is not None:
             self.input_told = True
             self.announce(f"input: {parts.learner.input_bytes / 1e6:,.3f} MB a batch")

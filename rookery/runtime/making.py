@@ -21,6 +21,7 @@ def seeds(*of: int) -> tuple[int, int]:
 def make_algorithm(config: RunConfig, spaces: Spaces, device: torch.device) -> Algorithm:
     """The algorithm for environments of these spaces, with a new network."""
     algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
+    algorithm.trace = config.learner.trace
     require(
         algorithm.collection.episodes is None or not config.env.one_life,
         "env.one_life ends an episode with every life, and algo.episodes starts a new game for"

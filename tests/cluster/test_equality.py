@@ -33,6 +33,12 @@ def trained(folder, name, algorithm, **settings):
     return run.progress(), saved.tensors["weights"]
 
 
+def updates_told(run):
+    """What the log says of how updates are computed."""
+    log = (run / "log.txt").read_text().splitlines()
+    return [line.partition("updates: ")[2] for line in log if "updates: " in line]
+
+
 def check_same(ours, theirs, tolerance=1e-5):
     (rows, weights), (others, expected) = ours, theirs
     assert rows[-1]["env_steps"] == others[-1]["env_steps"]
@@ -56,6 +62,9 @@ def test_one_actor_and_one_learner_are_a_serial_run(joined, tmp_path, algorithm,
     settings = settings | {"envs": 4, "env_steps": 2_000}
     serial = trained(tmp_path, "serial", algorithm, backend="serial", **settings)
     check_same(trained(tmp_path, "ray", algorithm, backend="ray", actors=1, **settings), serial, 0)
+    told = [updates_told(tmp_path / name) for name in ("serial", "ray")]
+    assert told[0] == told[1]
+    assert len(told[0]) == 1
 
 
 def test_learners_of_a_cluster_are_ranks(joined, tmp_path):

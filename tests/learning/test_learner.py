@@ -26,6 +26,8 @@ def a_learner(algorithm, **settings):
 class Regression(Algorithm):
     """The least an algorithm can be: a network fitted to the stored returns."""
 
+    device = CPU
+
     def __init__(self, **settings):
         torch.manual_seed(0)
         self.config = OptimizerConfig(**settings)

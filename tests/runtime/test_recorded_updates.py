@@ -15,13 +15,10 @@ REPLAY = {"capacity": 2_000, "warm_up": 50, "samples_per_insert": 4, "target_per
 
 def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
     settings = {"envs": 4, "backend": "serial", "threads": 1, "net": net or {}, "algo": algo}
-    settings["learner"] = {"micro_batches": parts}
+    settings["learner"] = {"micro_batches": parts, "trace": recorded}
     config = resolve(algorithm, "CartPole-v1", settings, use_preset=False).config
     built = build(config, Alone(), CPU)
     learner = built.parts.learner
-    if not recorded:
-        learner.at_once = learner.whole_gradient
-        learner.accumulate = learner.add_gradient
     for _ in range(rounds):
         built.backend.advance()
     built.backend.close()

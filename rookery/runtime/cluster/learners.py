@@ -110,6 +110,7 @@ class Learners:
         mirror.counted += learned.counted
         mirror.metric_names = learned.names
         mirror.input_bytes = learned.input_bytes
+        mirror.notices += learned.notices
         self.times_now = learned.times
 
     def catch_up(self) -> None:

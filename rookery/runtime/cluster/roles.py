@@ -337,6 +337,7 @@ class LearnerRole(Role):
             input_bytes=learner.input_bytes,
             kept=kept_of(self.memory) if isinstance(self.memory, Replay) else None,
             times=LearnerTimes(learner.learn_s, learner.reduce_s, self.wait_s, time.process_time()),
+            notices=learner.take_notices(),
         )
         learner.sums.zero_()
         learner.counted = 0

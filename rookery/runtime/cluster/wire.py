@@ -151,6 +151,8 @@ class Learned(NamedTuple):
     """The replay memory of its own, if it has one."""
     times: LearnerTimes
     """Since it began."""
+    notices: list[str]
+    """Lines for the run's log."""
 
 
 def numbers(values: Tensor) -> NDArray[Any]:
