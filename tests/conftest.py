@@ -14,6 +14,8 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # In the background of a script Ctrl-C is ignored, by every process that a test starts too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Ray runs its workers at a niceness of 15: beside a busy process they would hardly run at all.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(autouse=True)
