@@ -123,17 +123,20 @@ class Learner:
         """Give every rank the network of rank 0 and the modules saved beside it, such as the
         target network."""
         self.reducer.broadcast(self.flat.values)
-        for module in self.algorithm.saved().values():
-            for parameter in module.parameters():
-                self.reducer.broadcast(parameter.data)
+        for parameter in self.saved_parameters():
+            self.reducer.broadcast(parameter)
 
     def digest(self) -> str:
         """A SHA-256 of the network and of the modules saved beside it: equal on all ranks."""
         found = hashlib.sha256(self.flat.values.detach().cpu().numpy().tobytes())
-        for module in self.algorithm.saved().values():
-            for parameter in module.parameters():
-                found.update(parameter.detach().cpu().numpy().tobytes())
+        for parameter in self.saved_parameters():
+            found.update(parameter.cpu().numpy().tobytes())
         return found.hexdigest()
+
+    def saved_parameters(self) -> Iterator[Tensor]:
+        """Return the parameters of the modules that are saved beside the network."""
+        for module in self.algorithm.saved().values():
+            yield from (parameter.data for parameter in module.parameters())
 
     def set_progress(self, done: float) -> None:
         """Set the learning rate for the part of the run that is done, 0 to 1."""

@@ -144,10 +144,9 @@ class Ring:
         """Raw observations at places, scaled; frames before an episode's start stay zero."""
         assert self.layout.normalizer is not None
         scaled = self.layout.normalizer.obs(tree_map(lambda x: x.numpy(), obs))
-        nowhere = index == self.nowhere
-        if nowhere.any():
-            scaled = tree_map(np.array, scaled)
-            tree_map(lambda x: x.__setitem__(nowhere, 0), scaled)
+        before_start = index == self.nowhere
+        for leaf in tree_leaves(scaled):
+            leaf[before_start] = 0
         return tree_map(torch.from_numpy, scaled)
 
     def take_reward(self, places: Indices) -> Floats:
