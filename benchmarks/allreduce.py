@@ -19,8 +19,8 @@ import time
 
 import torch
 
-from rookery.runtime import ranks
-from rookery.runtime.launch import MPI_AS_ROOT, free_port, mpirun
+from rookery.backends.ranks import join as ranks
+from rookery.backends.ranks.launch import MPI_AS_ROOT, free_port, mpirun
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,7 @@ import torch
 
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replays import transition_replay
+from rookery.algorithms.replay_spec import transition_replay
 from rookery.data.steps import Segment, Steps
 
 CAPACITY, LANES, BATCH, ALPHA, BETA = 1_000_000, 10, 512, 0.6, 0.4

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rookery.envs import make_env, register_env
-    from rookery.trained import TrainedRun
-    from rookery.training import resume, train
+    from rookery.training.start import resume, train
+    from rookery.training.trained import TrainedRun
 
 __version__ = "0.1.0"
 __all__ = ["TrainedRun", "load", "make_env", "register_env", "resume", "train"]
@@ -15,15 +15,15 @@ __all__ = ["TrainedRun", "load", "make_env", "register_env", "resume", "train"]
 _HOMES = {
     "make_env": "rookery.envs",
     "register_env": "rookery.envs",
-    "resume": "rookery.training",
-    "train": "rookery.training",
-    "TrainedRun": "rookery.trained",
+    "resume": "rookery.training.start",
+    "train": "rookery.training.start",
+    "TrainedRun": "rookery.training.trained",
 }
 
 
 def load(path: str) -> TrainedRun:
     """The run in a folder."""
-    from rookery.trained import TrainedRun
+    from rookery.training.trained import TrainedRun
 
     return TrainedRun.open(path)
 

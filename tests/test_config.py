@@ -270,7 +270,7 @@ def test_relas_presets_are_relas_settings(algorithm, figures, game, use_preset):
         figures = figures | {"env.one_life": False}
     config = resolve(algorithm, "ALE/Pong-v5", {}, f"rela-{game}", use_preset).config
     assert settings_of(config, figures) == figures
-    assert rookery.envs.making.implied("ALE/Pong-v5", config.env).clip_reward is True
+    assert rookery.envs.factory.implied("ALE/Pong-v5", config.env).clip_reward is True
     # 2,400 environments have room for 20 or 21 whole sequences each.
     if algorithm == "r2d2":
         assert config.algo.capacity // 80 == pytest.approx(50_000, rel=0.01)

@@ -15,7 +15,7 @@ import torch
 from served import serving
 
 import rookery
-import rookery.trained
+import rookery.training.trained
 from rookery.cli.main import main
 
 SOURCE = Path(__file__).parent.parent / "examples" / "cpp_agent"
@@ -150,7 +150,7 @@ def check(program, run):
 @pytest.fixture(autouse=True)
 def shaken(monkeypatch):
     """Weights so large that what a network remembers decides: CartPole hardly asks for memory."""
-    load = rookery.trained.load_weights
+    load = rookery.training.trained.load_weights
 
     def load_and_shake(algorithm, tensors):
         load(algorithm, tensors)
@@ -159,7 +159,7 @@ def shaken(monkeypatch):
             for parameter in algorithm.network.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=random))
 
-    monkeypatch.setattr(rookery.trained, "load_weights", load_and_shake)
+    monkeypatch.setattr(rookery.training.trained, "load_weights", load_and_shake)
 
 
 def trained(tmp_path, **settings):

@@ -80,7 +80,7 @@ def documented(pages: list[Path]) -> list[tuple[str, list[str]]]:
 def check_env(name: str) -> None:
     """BadInput unless the name is installed; a module's own is taken on trust."""
     registered = {*gymnasium.registry, *rookery.envs.registry.PROVIDED}
-    known = name in registered or ":" in name or rookery.envs.atari.parse(name)
+    known = name in registered or ":" in name or rookery.envs.engines.atari.parse(name)
     require(known, f"{name}: no such environment")
 
 

@@ -17,37 +17,39 @@ from rookery.fields import flags_of
 PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
     "cli": {
-        *("training", "trained", "runtime", "config", "algorithms", "envs", "runs", "fields"),
+        *("training", "backends", "config", "algorithms", "envs", "runs", "fields"),
         *("scaling", "sweep", "slurm", "reports", "bench", "export"),
     },
-    "export": {"trained", "learning", "algorithms", "envs", "runs", "data", "fields"},
-    "sweep": {"config", "scaling", "runtime", "runs", "fields"},
-    "slurm": {"runtime", "runs", "fields"},
-    "scaling": {"runtime", "runs", "bench"},
+    "export": {"training", "learning", "algorithms", "envs", "runs", "data", "fields"},
+    "sweep": {"config", "scaling", "backends", "runs", "fields"},
+    "slurm": {"backends", "runs", "fields"},
+    "scaling": {"backends", "runs", "bench"},
     "reports": {"runs"},
     "bench": {"runs", "fields"},
     "training": {
-        *("trained", "runtime", "config", "learning", "algorithms", "memory", "networks"),
-        *("envs", "runs", "data", "diagnostics", "reports"),
+        *("backends", "config", "learning", "algorithms", "envs", "runs", "data"),
+        *("diagnostics", "reports"),
     },
-    "trained": {"runtime", "config", "learning", "algorithms", "envs", "runs"},
-    "runtime": {
-        *("training", "config", "learning", "algorithms", "memory", "networks", "envs", "runs"),
-        *("data", "diagnostics"),
+    "backends": {
+        *("config", "learning", "algorithms", "memory", "networks", "envs", "runs", "data"),
+        "training",
     },
     "diagnostics": {"runs", "data"},
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
-    "learning": {"algorithms", "networks", "data"},
-    "algorithms": {"memory", "networks", "data"},
+    "learning": {"algorithms", "networks", "tracing", "data"},
+    "algorithms": {"memory", "networks", "tracing", "data"},
     "memory": {"data"},
     "networks": {"data"},
+    "tracing": {"data"},
     "data": set(),
     "runs": {"data"},
     "envs": set(),
     "fields": set(),
+    "machine": set(),
+    "processes": set(),
 }
-"""What each part may import. `runtime.worker` is a program and starts from `training`."""
-ANYONE = {"errors", ""}
+"""What each part may import. `backends.ranks.process` is a program and starts from `training`."""
+ANYONE = {"errors", "machine", "processes", ""}
 
 
 def imports(path: Path) -> set[str]:
@@ -78,7 +80,7 @@ def test_imports_point_one_way(path):
     if part == "presets":
         return
     allowed = LAYERS[part] | ANYONE | {part}
-    if part == "runtime" and path.name != "worker.py":
+    if part == "backends" and path.name != "process.py":
         allowed = allowed - {"training"}
     assert imports(path) <= allowed
 

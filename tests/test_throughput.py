@@ -6,10 +6,10 @@ import pytest
 from scenes import CPU
 
 import rookery
+from rookery.backends.choose import build
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
 from rookery.runs import checkpoint
-from rookery.runtime.build import build
 
 STEPS = 3_000
 

@@ -17,7 +17,7 @@ from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
 from rookery.memory.ring import Normalizer
 from rookery.networks.build import NetConfig
-from rookery.networks.recording import Recorded
+from rookery.tracing.recorder import Recorded
 
 
 class SpaceNormalizer(Normalizer, Protocol):

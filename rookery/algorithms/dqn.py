@@ -18,7 +18,7 @@ from rookery.algorithms.off_policy import (
     target_of,
     transition_loss,
 )
-from rookery.algorithms.replays import collection_of, transition_replay
+from rookery.algorithms.replay_spec import collection_of, transition_replay
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require

@@ -24,8 +24,8 @@ from rookery.memory import budget
 from rookery.memory.replay import Columns
 from rookery.memory.returns import n_step
 from rookery.memory.sum_tree import Floats, Indices
+from rookery.networks.action_masks import Legality, legality, restricted
 from rookery.networks.images import has_images
-from rookery.networks.legal import Legality, legality, restricted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from rookery.algorithms.off_policy import (
     count_actions,
     target_of,
 )
-from rookery.algorithms.replays import build_replay, collection_of, layout_of
+from rookery.algorithms.replay_spec import build_replay, collection_of, layout_of
 from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require

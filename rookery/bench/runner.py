@@ -28,8 +28,9 @@ from rookery.bench.variants import (
     trains,
 )
 from rookery.errors import BadInput, require
+from rookery.machine import host_and_cores, versions
 from rookery.runs.files import write_json, write_text, writing
-from rookery.runs.run import file_safe, machine, versions
+from rookery.runs.run import file_safe
 
 RESULTS = "benchmark_results"
 OWN = {"rookery": __version__}
@@ -138,7 +139,7 @@ class Runner:
             "profile": profile,
             "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             **git_state(),
-            **machine(),
+            **host_and_cores(),
             # Without an installed package there is no version of Rookery but its own.
             "versions": {name: version or OWN.get(name) for name, version in versions().items()},
             "repeats_asked": self.repeat,

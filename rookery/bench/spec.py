@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rookery.bench.expressions import Expression
-from rookery.bench.loading import Entry, read_entries
+from rookery.bench.load_spec import Entry, read_entries
 from rookery.bench.variants import Value, is_value, placeholders, split_command, variants_of
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict

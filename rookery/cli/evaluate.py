@@ -10,7 +10,7 @@ from rookery.cli.printing import print_json
 from rookery.envs import EnvOptions
 from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
-from rookery.trained import EVALUATION_SEED, TrainedRun, evaluate_random
+from rookery.training.trained import EVALUATION_SEED, TrainedRun, evaluate_random
 
 USAGE = """rookery evaluate RUN [options]         score the agent of a run
 rookery evaluate random ENV [options]  score a policy that draws its actions evenly

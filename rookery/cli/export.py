@@ -9,9 +9,9 @@ from typing import Any
 
 from rookery.cli.printing import print_json
 from rookery.errors import require
-from rookery.export.exporting import export
+from rookery.export.export import export
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
-from rookery.trained import TrainedRun
+from rookery.training.trained import TrainedRun
 
 USAGE = "rookery export RUN [options]  write the policy of a run for other programs\n"
 

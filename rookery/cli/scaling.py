@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
+from rookery.backends.components import spaces_of
+from rookery.backends.factory import make_algorithm
 from rookery.cli.printing import print_json
 from rookery.cli.train import Options as TrainOptions
 from rookery.config import RunConfig, default_config, resolve
 from rookery.envs import make_env
 from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.machine import cores
 from rookery.reports import require_matplotlib, scaling_plot
-from rookery.runs.run import default_name, machine
-from rookery.runtime.making import make_algorithm
-from rookery.runtime.state import spaces_of
+from rookery.runs.run import default_name
 from rookery.scaling.points import Mode, Point, every_point, parse_points, plan_studies
 from rookery.scaling.predict import Coupling
 from rookery.scaling.reference import read_reference
@@ -122,7 +123,7 @@ def plan(args: Sequence[str]) -> tuple[Trials, Options]:
     trials = Trials(
         *(names[0], names[1], config.chosen_backend),
         options={**UNDISTURBED, **given},
-        study=Study(studies, options.repeat, int(machine()["cores"]), coupling_of(config)),
+        study=Study(studies, options.repeat, cores(), coupling_of(config)),
         minutes=options.minutes,
         folder=Path(options.out or Path("scaling") / default_name(told)),
         console=sys.stderr if options.json else sys.stdout,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.envs import EnvOptions
-from rookery.envs.serving import maker
+from rookery.envs.remote.serving import maker
 from rookery.errors import BadInput, missing_extra, require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 

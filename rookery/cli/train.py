@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rookery.backends.ranks.join import place
 from rookery.cli.printing import print_json
 from rookery.config import default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, value_of
-from rookery.runtime.ranks import place
-from rookery.trained import TrainedRun
-from rookery.training import resume, start
+from rookery.training.start import resume, start
+from rookery.training.trained import TrainedRun
 
 USAGE = """rookery train ALGO ENV [options]      train an agent in a new run folder
 rookery train --resume RUN [options]  go on with a run

@@ -1,19 +1,19 @@
 """Environments: many copies at once, whoever makes them, under one contract."""
 
-from rookery.envs.atari import human_normalized, plays_atari
-from rookery.envs.grouped_tetris import register as _register_grouped_tetris
+from rookery.envs.builtin.grouped_tetris import register as _register_grouped_tetris
+from rookery.envs.builtin.masked_cartpole import register as _register_masked_cartpole
+from rookery.envs.builtin.recall import register as _register_recall
+from rookery.envs.builtin.synthetic import register as _register_synthetic
+from rookery.envs.engines.atari import human_normalized, plays_atari
+from rookery.envs.factory import make_env, pool_of
 from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.listing import Listed, env_info, registered_envs
-from rookery.envs.making import make_env, pool_of
-from rookery.envs.masked_cartpole import register as _register_masked_cartpole
-from rookery.envs.moments import RunningMoments
-from rookery.envs.normalize import normalizer_of, statistics
 from rookery.envs.options import EnvOptions
-from rookery.envs.recall import register as _register_recall
 from rookery.envs.registry import register_env, registered
 from rookery.envs.remote.naming import turned
-from rookery.envs.stacking import frame_stack_of
-from rookery.envs.synthetic import register as _register_synthetic
+from rookery.envs.wrappers.moments import RunningMoments
+from rookery.envs.wrappers.normalize import normalizer_of, statistics
+from rookery.envs.wrappers.stacking import frame_stack_of
 
 _register_grouped_tetris()
 _register_masked_cartpole()

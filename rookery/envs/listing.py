@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from rookery.envs import atari
-from rookery.envs.making import implied, make_env
+from rookery.envs.engines import atari
+from rookery.envs.factory import implied, make_env
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import PROVIDED, is_ale, registered
 

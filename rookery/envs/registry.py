@@ -13,11 +13,11 @@ import gymnasium
 from gymnasium import Env
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rookery.envs import atari, pool
-from rookery.envs.forloop import ForLoop
+from rookery.envs.engines import atari, envpool
+from rookery.envs.engines.for_loop import ForLoop
+from rookery.envs.engines.single import Modern, preprocess, wraps_single
 from rookery.envs.options import EnvOptions
 from rookery.envs.remote.naming import is_served
-from rookery.envs.single import Modern, preprocess, wraps_single
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 EnvFn = Callable[..., Any]
@@ -55,8 +55,8 @@ def raw_vector(
         from rookery.envs.remote.vector import make_served
 
         return make_served(name, options, num_envs, render_mode)
-    if name.startswith(pool.PREFIX):
-        return pool.make_pool(name, options, num_envs, threads, render_mode)
+    if name.startswith(envpool.PREFIX):
+        return envpool.make_pool(name, options, num_envs, threads, render_mode)
     if ":" in name:
         found = from_module(name)
         if not isinstance(found, str):

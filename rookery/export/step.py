@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Decision
 from rookery.data.tree import Tree
-from rookery.envs.episodes import ClipReward
-from rookery.envs.making import learnt_layers
-from rookery.envs.moments import RunningMoments
-from rookery.envs.normalize import CLIP, EPSILON, NormalizeObservation, NormalizeReward
+from rookery.envs.factory import learnt_layers
 from rookery.envs.spaces import leaves
-from rookery.envs.stacking import Axes, FrameStack, frame_axes
+from rookery.envs.wrappers.episodes import ClipReward
+from rookery.envs.wrappers.moments import RunningMoments
+from rookery.envs.wrappers.normalize import CLIP, EPSILON, NormalizeObservation, NormalizeReward
+from rookery.envs.wrappers.stacking import Axes, FrameStack, frame_axes
 from rookery.errors import BadInput
 
 Tensors = tuple[Tensor, ...]

@@ -9,10 +9,10 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rookery.data.tree import to_tensors
-from rookery.envs.episodes import Layer, Reset
-from rookery.envs.episodes import Step as EnvStep
-from rookery.envs.making import learnt_layers
+from rookery.envs.factory import learnt_layers
 from rookery.envs.spaces import at, leaves
+from rookery.envs.wrappers.episodes import Layer, Reset
+from rookery.envs.wrappers.episodes import Step as EnvStep
 from rookery.errors import RookeryError
 from rookery.export.formats import Run
 from rookery.export.interface import Interface

@@ -19,7 +19,7 @@ from rookery.errors import Diverged, require
 from rookery.learning.optimizers import make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
-from rookery.networks.recording import Recorded
+from rookery.tracing.recorder import Recorded
 
 METRIC_SLOTS = 15
 

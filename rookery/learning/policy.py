@@ -11,7 +11,7 @@ import torch
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.legal import legality
+from rookery.networks.action_masks import legality
 from rookery.networks.recurrent import carry
 
 LONG_AFTER = 10**12

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
+from rookery.networks.action_masks import IMPOSSIBLE, described, legality, restricted
 from rookery.networks.encoders import Mlp, features_of, linear
 from rookery.networks.heads import PolicyHead, policy_head
 from rookery.networks.images import has_images
-from rookery.networks.legal import IMPOSSIBLE, described, legality, restricted
 from rookery.networks.mixed import Encoding, EntityNumbers, PartConfig, encoder_of
 from rookery.networks.recurrent import Core, State
 

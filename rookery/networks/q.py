@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from rookery.data.tree import Tree
 from rookery.errors import require
+from rookery.networks.action_masks import described
 from rookery.networks.build import NetConfig, Trunk, hidden_of
 from rookery.networks.encoders import Mlp, image_encoder, linear
 from rookery.networks.images import has_images, is_image
-from rookery.networks.legal import described
 from rookery.networks.noisy import NoisyLinear
 from rookery.networks.recurrent import State
 

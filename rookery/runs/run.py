@@ -6,15 +6,12 @@ import datetime
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, Self
 
 from rookery.errors import BadInput, nearest, require
 from rookery.runs.files import new_folder, read_json, write_json, writing
 from rookery.runs.table import Row, read_rows
-
-PACKAGES = ("rookery", "torch", "numpy", "gymnasium", "ale_py")
 
 
 class Run:
@@ -143,23 +140,3 @@ def checked_name(name: str) -> str:
     usable = name not in ("", ".", "..") and not re.search(r"[/\\\0]", name)
     require(usable, f'name: "{name}" cannot name a folder. Use letters, digits, ".", "_" and "-"')
     return name
-
-
-def versions() -> dict[str, str | None]:
-    """The versions that decide what a run computes; None for what is not installed."""
-    from importlib import metadata
-
-    found: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def machine() -> dict[str, str | int]:
-    """The host, and the cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return {"host": os.uname().nodename, "cores": cores}

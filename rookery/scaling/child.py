@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from rookery.backends.ranks.launch import start
 from rookery.errors import RookeryError
-from rookery.runtime.launch import start
 
 POLL_S = 0.2
 GRACE_S = 5.0

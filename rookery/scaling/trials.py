@@ -11,8 +11,9 @@ from typing import Any, TextIO
 
 from rookery.bench.process import termination_interrupts
 from rookery.errors import RookeryError, require
+from rookery.machine import host_and_cores, versions
 from rookery.runs.files import write_json, write_text, writing
-from rookery.runs.run import Run, machine, versions
+from rookery.runs.run import Run
 from rookery.runs.table import read_rows
 from rookery.scaling.child import run_child
 from rookery.scaling.measure import Measured, number, steady
@@ -128,7 +129,7 @@ class Trials:
             "minutes": self.minutes,
             "options": dict(self.options),
             "out": self.folder,
-            **machine(),
+            **host_and_cores(),
             "versions": versions(),
             "studies": self.study.results(),
             "reference": self.reference and self.reference.told(self.study.rows("weak")),

@@ -53,7 +53,7 @@ end_process() {{
 
 BEGIN = """
 # Go on from the newest whole checkpoint if there is one, else start.
-how=$("$python" -m rookery.slurm.beginning "$run")
+how=$("$python" -m rookery.slurm.start_or_resume "$run")
 if [[ $how == resume ]]; then
     train=("$python" -m rookery train --resume "$run")
 else
@@ -116,7 +116,7 @@ mkdir -p "$(dirname "$run")"
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
 
 # This script runs on the first node, which is the head.
-RAY_ADDRESS=$("$python" -m rookery.slurm.address)
+RAY_ADDRESS=$("$python" -m rookery.slurm.head_address)
 export RAY_ADDRESS
 """
 
@@ -281,14 +281,14 @@ def training(job: Job) -> str:
         return f"""\
 # Train once all nodes are there.
 {{
-    "$python" -m rookery.slurm.ready "$RAY_ADDRESS" {job.ray_nodes} "$ready_seconds" &&
+    "$python" -m rookery.slurm.wait_for_cluster "$RAY_ADDRESS" {job.ray_nodes} "$ready_seconds" &&
     exec "${{train[@]}}" "${{settings[@]}}"
 }} &
 training=$!
 """
     return f"""\
 # This script runs on the first node, and so does rank 0: the others meet it at a free port there.
-address=$("$python" -m rookery.slurm.address)
+address=$("$python" -m rookery.slurm.head_address)
 export MASTER_ADDR="${{address%:*}}" MASTER_PORT="${{address##*:}}"
 
 {launch(job)} \\
@@ -329,7 +329,7 @@ def ray_node(note: str, where: Sequence[str], cpus: int, gpus: int, role: Sequen
     """Ray on some of the nodes."""
     # A node that is lost is not the end of the others.
     step = ["srun", *where, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0"]
-    ray = ['"$python"', "-m", "rookery.slurm.node", '"$RAY_ADDRESS"', *role]
+    ray = ['"$python"', "-m", "rookery.slurm.ray_node", '"$RAY_ADDRESS"', *role]
     ray += ["--cpus", str(cpus), *(["--gpus", str(gpus)] if gpus else [])]
     ray += ["--seconds", '"$ready_seconds"']
     return f"# {note}\n{' '.join(step)} \\\n    {' '.join(ray)} &\nnodes+=($!)\n"

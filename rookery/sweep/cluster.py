@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rookery.backends.ray.cluster import cluster_now
+from rookery.backends.ray.connect import connected
 from rookery.config import from_values
 from rookery.errors import missing_extra, require
-from rookery.runtime.cluster.connect import connected
-from rookery.runtime.cluster.resources import cluster_now
 from rookery.sweep.plan import Options
 from rookery.sweep.records import Places, Spec
 

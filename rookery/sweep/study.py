@@ -17,8 +17,8 @@ from ray.tune.search import Searcher
 from rookery.config import from_values, to_values
 from rookery.errors import BadInput
 from rookery.fields import nest
+from rookery.processes import answering
 from rookery.runs.files import write_json
-from rookery.runtime.signals import answering
 from rookery.sweep.console import Console
 from rookery.sweep.points import Chooser, make_chooser
 from rookery.sweep.records import Folder, Places, Record, Spec

@@ -13,9 +13,9 @@ from typing import Any
 
 from ray import tune
 
+from rookery.backends.ranks.launch import start
 from rookery.errors import RookeryError
 from rookery.runs.run import Run
-from rookery.runtime.launch import start
 from rookery.scaling.child import end, reason, signal_group
 from rookery.sweep.scores import Score, Seed, at_end, at_steps, passed
 

@@ -9,8 +9,8 @@ from typing import Any, Sequence
 
 from rookery_server import __version__
 from rookery_server.errors import Unusable
+from rookery_server.factory import Recipe
 from rookery_server.keys import describe_keys, make_keys
-from rookery_server.making import Recipe
 from rookery_server.preprocessing import Preprocessing
 from rookery_server.serving import LOOPBACK, Place, run
 from rookery_server.vector import Copies

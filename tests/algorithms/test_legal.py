@@ -21,11 +21,11 @@ from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, register_env
-from rookery.envs.serving import maker
+from rookery.envs.remote.serving import maker
 from rookery.errors import BadInput
+from rookery.networks.action_masks import described, legality
 from rookery.networks.build import NetConfig
-from rookery.networks.legal import described, legality
-from rookery.trained import evaluate_random
+from rookery.training.trained import evaluate_random
 
 ACTIONS = 4
 MASK = spaces.MultiBinary(ACTIONS)

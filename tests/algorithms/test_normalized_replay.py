@@ -10,11 +10,11 @@ from scenes import Lanes, Loop, Spy, every_window, filled, make
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.dqn import DQN
 from rookery.algorithms.r2d2 import R2D2
+from rookery.backends.components import spaces_of
 from rookery.data.tree import tree_map
-from rookery.envs.normalize import NormalizeObservation, NormalizeReward
-from rookery.envs.stacking import FrameStack
+from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
+from rookery.envs.wrappers.stacking import FrameStack
 from rookery.networks.build import NetConfig
-from rookery.runtime.state import spaces_of
 
 KINDS = [DQN, ApeX, R2D2]
 MIXED = [[(3, "terminated"), (5, "truncated")], [(9, "truncated")], [(4, "both")]]

@@ -19,6 +19,8 @@ from rookery.algorithms.off_policy import (
     transition_td,
 )
 from rookery.algorithms.r2d2 import R2D2, R2D2Config
+from rookery.backends.choose import build
+from rookery.backends.serial import learn_from
 from rookery.data.steps import Batch, Steps
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
 from rookery.errors import BadInput
@@ -28,8 +30,6 @@ from rookery.memory.distributions import Prioritized
 from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint
-from rookery.runtime.build import build
-from rookery.runtime.serial import learn_from
 
 KINDS = [DQN, ApeX, R2D2]
 SMALL = {"capacity": 2_000, "warm_up": 0, "batch_size": 16}

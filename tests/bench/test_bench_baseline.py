@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rookery.bench.baseline import compare, notes
-from rookery.bench.loading import Entry
+from rookery.bench.load_spec import Entry
 from rookery.bench.spec import benchmark_of
 from rookery.cli.main import main
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rookery.bench.intervals import kind_of_interval, summary
-from rookery.bench.loading import Entry
+from rookery.bench.load_spec import Entry
 from rookery.bench.metrics import at_path, measure, printed_json
 from rookery.bench.spec import benchmark_of
 from rookery.errors import BadInput

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rookery.bench.loading import read_entries
+from rookery.bench.load_spec import read_entries
 from rookery.bench.spec import chosen, read_specs
 from rookery.bench.variants import (
     command_of,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import HUMAN_SCORES, EnvOptions, human_normalized, make_env
-from rookery.envs.atari import games, parse
+from rookery.envs.engines.atari import games, parse
 from rookery.errors import BadInput
 
 

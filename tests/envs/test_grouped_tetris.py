@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import EnvOptions, make_env, registered_envs
-from rookery.envs.grouped_tetris import NAME, GroupedTetris, features
+from rookery.envs.builtin.grouped_tetris import NAME, GroupedTetris, features
 from rookery.errors import BadInput
 
 pytest.importorskip("tetris_gymnasium")

@@ -6,8 +6,8 @@ from gymnasium import spaces
 from scripted_envs import Scripted
 
 from rookery.envs import RunningMoments, statistics
-from rookery.envs.episodes import ClipReward, EpisodeStatistics, OneLife
-from rookery.envs.normalize import NormalizeObservation, NormalizeReward
+from rookery.envs.wrappers.episodes import ClipReward, EpisodeStatistics, OneLife
+from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
 from rookery.errors import BadInput
 
 

@@ -15,7 +15,7 @@ from rookery.envs import (
     registered_envs,
     statistics,
 )
-from rookery.envs.single import Modern
+from rookery.envs.engines.single import Modern
 from rookery.errors import BadInput
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import EnvOptions, make_env
-from rookery.envs.recall import NAME, Recall, RecallVector
+from rookery.envs.builtin.recall import NAME, Recall, RecallVector
 from rookery.errors import BadInput
 
 

@@ -13,20 +13,20 @@ from served import Server, serving
 from worlds import Mixed, Old
 
 from rookery.algorithms import algorithm_class
+from rookery.backends.components import spaces_of
 from rookery.config import default_config
 from rookery.data.tree import tree_leaves
 from rookery.envs import EnvOptions, env_info, make_env, register_env, statistics
-from rookery.envs.episodes import EpisodeStatistics
+from rookery.envs.engines.single import Modern
 from rookery.envs.options import RemoteOptions
 from rookery.envs.remote.naming import even_shares
-from rookery.envs.single import Modern
+from rookery.envs.wrappers.episodes import EpisodeStatistics
 from rookery.errors import BadInput, EnvironmentFailure
 from rookery.learning.actor import Actor
 from rookery.learning.evaluate import evaluate
 from rookery.memory.replay import Transitions
 from rookery.memory.returns import gae, n_step
 from rookery.memory.ring import Layout, Ring
-from rookery.runtime.state import spaces_of
 
 
 @pytest.fixture(scope="module")

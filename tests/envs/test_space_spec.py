@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from rookery.envs.space_spec import NAMED_ACT, NAMED_OBS, parse_space
+from rookery.envs.builtin.space_spec import NAMED_ACT, NAMED_OBS, parse_space
 from rookery.errors import BadInput
 
 

@@ -11,8 +11,8 @@ from gymnasium.vector.utils import batch_space
 from scripted_envs import Counter, Scripted
 
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env, statistics
-from rookery.envs.episodes import ClipReward, EpisodeStatistics, OneLife
-from rookery.envs.stacking import FrameStack
+from rookery.envs.wrappers.episodes import ClipReward, EpisodeStatistics, OneLife
+from rookery.envs.wrappers.stacking import FrameStack
 from rookery.errors import BadInput
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from rookery.cli.main import main
 from rookery.envs import EnvOptions, make_env
+from rookery.envs.builtin.synthetic import NAME, Synthetic, SyntheticVector
 from rookery.envs.spaces import at, leaves
-from rookery.envs.synthetic import NAME, Synthetic, SyntheticVector
 from rookery.errors import BadInput, EnvironmentFailure
 
 MANY = "{a: float[3], b: float64[2](-3,5), c: float16[2](0,1), d: uint8[2,2], e: int32[2](-7,9)," \

@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 import torch
 
+from rookery.backends.components import spaces_of
+from rookery.backends.factory import make_algorithm
 from rookery.config import resolve
 from rookery.envs import make_env, register_env, statistics
 from rookery.learning.policy import Policy
-from rookery.runtime.making import make_algorithm
-from rookery.runtime.state import spaces_of
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_export_step import CASES, made
 
-from rookery.export.exporting import traced
+from rookery.export.export import traced
 from rookery.export.formats import FORMATS
 from rookery.export.interface import interface_of
 from rookery.export.step import Step

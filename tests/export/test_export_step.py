@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 import rookery.export.step as step_module
 import rookery.export.verify as verify
-from rookery.envs.making import learnt_layers
+from rookery.envs.factory import learnt_layers
 from rookery.errors import BadInput, RookeryError
-from rookery.export.exporting import traced
+from rookery.export.export import traced
 from rookery.export.interface import described_space, interface_of
 from rookery.export.step import Step
 from rookery.export.verify import batch_sizes, difference, order, record, replay

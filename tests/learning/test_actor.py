@@ -10,7 +10,7 @@ from rookery.algorithms.base import Collection
 from rookery.algorithms.ppo import PPO
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, pool_of
-from rookery.envs.episodes import EpisodeStatistics
+from rookery.envs.wrappers.episodes import EpisodeStatistics
 from rookery.learning.actor import Actor
 from rookery.networks.build import NetConfig
 

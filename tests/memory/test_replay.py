@@ -10,7 +10,7 @@ from scenes import CPU
 from streams import a_replay, a_stream, chi_square_fits, drawn, feed, layout, state_before
 
 from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replays import build_replay
+from rookery.algorithms.replay_spec import build_replay
 from rookery.data.tree import tree_map
 from rookery.errors import Diverged
 from rookery.memory.distributions import Prioritized

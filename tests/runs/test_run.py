@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from rookery.errors import BadInput
+from rookery.machine import host_and_cores, versions
 from rookery.runs import files
-from rookery.runs.run import Run, file_safe, machine, versions
+from rookery.runs.run import Run, file_safe
 
 CONFIG = {"algorithm": "ppo", "environment": "ALE/Pong-v5", "env_steps": 100}
 
@@ -121,7 +122,7 @@ def test_progress_parses_numbers_and_leaves_out_a_torn_row(tmp_path: Path):
 
 def test_versions_are_known_without_importing():
     code = (
-        "import sys; from rookery.runs.run import versions; found = versions();"
+        "import sys; from rookery.machine import versions; found = versions();"
         "print(found['torch'], 'torch' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -135,8 +136,8 @@ def test_versions_are_known_without_importing():
 def test_machine_counts_the_cores_this_process_may_use():
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
-        "from rookery.runs.run import machine; print(machine()['cores'])"
+        "from rookery.machine import cores; print(cores())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
-    assert machine()["host"]
+    assert host_and_cores()["host"]

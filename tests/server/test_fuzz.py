@@ -10,8 +10,8 @@ import mutator
 import numpy as np
 import pytest
 import zmq
+from rookery_server.factory import Recipe
 from rookery_server.host import Host, Peer
-from rookery_server.making import Recipe
 from rookery_server.vector import Copies
 from rookery_server.wire import decode
 from served import serving

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rookery_server.factory import Recipe
 from rookery_server.host import GONE_S, LEAST_REQUEST_BYTES, MAX_WAITING, Host, Peer
-from rookery_server.making import Recipe
 from rookery_server.vector import Copies
 from rookery_server.wire import decode, encode
 

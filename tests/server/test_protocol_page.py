@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from rookery_server.factory import Recipe
 from rookery_server.host import Host, Peer
-from rookery_server.making import Recipe
 from rookery_server.vector import Copies
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rookery_server.errors import Unusable
-from rookery_server.making import Recipe, find
+from rookery_server.factory import Recipe, find
 from rookery_server.preprocessing import Preprocessing, area, luminance
 from rookery_server.vector import Copies
 

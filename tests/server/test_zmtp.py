@@ -33,7 +33,7 @@ from rookery_server.zmtp import (
 )
 from test_host import host_of
 
-from rookery.envs.remote.wires import PlainWire
+from rookery.envs.remote.transport import PlainWire
 from rookery.errors import BadInput
 
 HELLO = {"op": "hello", "session": b"s" * 16, "seq": 0, "protocol": 1, "envs": 1}

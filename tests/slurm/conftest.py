@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runtime.launch import MPI_AS_ROOT
+from rookery.backends.ranks.launch import MPI_AS_ROOT
 from rookery.slurm.offspring import adopt_orphans, offspring
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "scontrol")

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from rookery.backends.ranks.launch import free_port
 from rookery.runs import checkpoint
-from rookery.runtime.launch import free_port
-from rookery.slurm.address import listens, own_address
-from rookery.slurm.beginning import beginning
+from rookery.slurm.head_address import listens, own_address
 from rookery.slurm.offspring import offspring
+from rookery.slurm.start_or_resume import beginning
 
 
 def test_a_job_starts_where_there_is_nothing(tmp_path):
@@ -54,7 +54,7 @@ def test_a_free_port_is_nobodys():
 
 
 def ready(*args: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "rookery.slurm.ready", *map(str, args)]
+    words = [sys.executable, "-m", "rookery.slurm.wait_for_cluster", *map(str, args)]
     return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
 
@@ -92,7 +92,7 @@ def test_a_node_of_ray_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     address = f"{own_address()}:{free_port('')}"
-    words = [sys.executable, "-m", "rookery.slurm.node", address, "--head", "--seconds", "60"]
+    words = [sys.executable, "-m", "rookery.slurm.ray_node", address, "--head", "--seconds", "60"]
     node = subprocess.Popen(words)
     try:
         assert ready(address, 1, 60).returncode == 0

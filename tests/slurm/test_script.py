@@ -122,7 +122,7 @@ def test_the_key_of_a_cluster_is_in_no_command_and_no_script(name):
     assert first == second, "a script holds nothing secret"
     assert "umask 077" in first
     assert "password" not in first
-    assert not any("$token" in step for _, step in pairs(first) if "rookery.slurm.node" in step)
+    assert not any("$token" in step for _, step in pairs(first) if "rookery.slurm.ray_node" in step)
 
 
 def test_backends_follow_from_the_kind_of_job():

@@ -15,7 +15,7 @@ TRAIN += ["--algo.epochs", "2", "--threads", "1", "--name", "s"]
 SRUN = ["srun", "-N3", "-n3"]
 
 STANDING = """
-from rookery.runtime.ranks import meeting_point, place
+from rookery.backends.ranks.join import meeting_point, place
 where = place()
 print("place", where and where[:3], where and meeting_point(where))
 """

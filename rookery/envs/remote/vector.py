@@ -12,13 +12,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from rookery_server.spaces import leaves, nested
 
-from rookery.envs.episodes import Reset, Step
-from rookery.envs.moments import Array
 from rookery.envs.options import EnvOptions, RemoteOptions
-from rookery.envs.remote.link import Link, Lost, NoRoom
 from rookery.envs.remote.naming import addresses, even_shares, refuse_inner_options
-from rookery.envs.remote.station import Station
+from rookery.envs.remote.server import Station
+from rookery.envs.remote.session import Link, Lost, NoRoom
 from rookery.envs.spaces import at
+from rookery.envs.wrappers.episodes import Reset, Step
+from rookery.envs.wrappers.moments import Array
 from rookery.errors import BadInput, EnvironmentFailure, require
 
 LOOK_S = 0.02

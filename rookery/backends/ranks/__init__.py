@@ -1,0 +1,1 @@
+"""Synchronous data-parallel learning: one process a rank."""

@@ -1,0 +1,1 @@
+"""Actors, learners and replay shards as Ray actors."""

@@ -1,0 +1,280 @@
+"""A learner's view of the replay shards."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rookery.backends.ray.messages import Stock, from_arrays
+from rookery.data.steps import Batch
+from rookery.data.tree import tree_leaves, tree_map
+from rookery.memory.distributions import annealed
+
+SHARD_BIT = 44
+"""Keys of a shard's windows lie below 2 to this; its number stands above."""
+REST_S = 0.005
+"""Time between questions what a shard has, while that is too little for a batch."""
+UNREACHED_S = 1.0
+"""How long one that cannot be reached is left alone."""
+MOST_TOGETHER = 8
+BYTES_TOGETHER = 1 << 20
+"""Small batches are fetched several at a time: asking takes longer than drawing them."""
+
+
+class Source:
+    """A replay shard, as far as the learner knows it."""
+
+    def __init__(self, number: int, handle: Any):
+        self.number, self.handle = number, handle
+        self.stock: Stock | None = None
+        """What it told last."""
+        self.told_by = -1
+        """The request that told so."""
+        self.charges: dict[int, int] = {}
+        """By request: what it was charged with and has not told of yet."""
+        self.polled = False
+        """Whether it was asked what it has, and has not answered."""
+        self.poll_at = 0.0
+        self.reach_at = 0.0
+
+    @property
+    def credit(self) -> int:
+        """Windows it can surely be charged with: nobody else does, and rows are only added."""
+        return 0 if self.stock is None else max(0, self.stock.credit - sum(self.charges.values()))
+
+    def hear(self, request: int, stock: Stock) -> None:
+        """Take down what came with the answer to a request, unless a later one told already."""
+        del self.charges[request]
+        if request > self.told_by:
+            self.stock, self.told_by = stock, request
+
+
+class Order:
+    """Batches that were asked for together, each made of windows from several shards."""
+
+    def __init__(self, shares: dict[int, float], sizes: NDArray[np.int64]):
+        self.shares = shares
+        """The probability with which a window was to come from each shard."""
+        self.sizes = sizes
+        """How many each batch is to have from each shard, [batches, shards]."""
+        self.waiting: set[int] = set()
+        """Requests under way."""
+        self.parts: dict[int, list[Batch | None]] = {}
+        """By shard, what it gave for each batch."""
+        self.counts: dict[int, int] = {}
+        """By shard, how many windows it drew from."""
+
+    def batches(self, beta: float) -> list[Batch]:
+        """The batches as arrays, without those that a shard could not give its part of."""
+        return [
+            self.joined(number, beta)
+            for number, sizes in enumerate(self.sizes)
+            if all(
+                self.parts[shard][number] is not None
+                for shard, size in zip(self.shares, sizes, strict=True)
+                if size
+            )
+        ]
+
+    def joined(self, number: int, beta: float) -> Batch:
+        """The parts of a batch as one, with weights (N P)^-beta over the largest.
+
+        A shard gives 1 / (n Q) with n windows of its own and Q a window's probability among them.
+        P is Q times the share of the shard; N falls out with the largest.
+        """
+        drawn, weights = [], []
+        for shard in self.shares:
+            part = self.parts[shard][number]
+            if part is not None:
+                assert part.keys is not None
+                assert part.weight is not None
+                drawn.append(part._replace(keys=part.keys + (shard << SHARD_BIT), weight=None))
+                weights.append((part.weight * (self.counts[shard] / self.shares[shard])) ** beta)
+        weight: Any = np.concatenate(weights)
+        batch = drawn[0] if len(drawn) == 1 else side_by_side(drawn)
+        return batch._replace(weight=(weight / weight.max()).astype(np.float32))
+
+
+class RemoteReplay:
+    """Draws batches from replay shards, several requests ahead, and sends priorities back.
+
+    A window is drawn with its share in what all shards hold, as the shards told last. What is
+    drawn is charged to the shards by what was inserted there, and not by what comes from them, so
+    that the writers of a shard whose windows are seldom drawn need not wait.
+
+    A shard that is lost is forgotten: batches that were to have windows of it and priorities of
+    its windows are dropped, since no two shards of a run ever have the same number.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        ahead: int,
+        batch_size: int,
+        seed: int,
+        beta: float,
+        beta_end: float | None = None,
+    ):
+        self.device = device
+        self.ahead = ahead
+        self.batch_size = batch_size
+        self.beta = self.beta_start = beta
+        self.beta_end = beta_end
+        self.random = np.random.default_rng(seed)
+        self.shards: dict[int, Any] = {}
+        """Ray actors by number; exchanged as a whole."""
+        self.sources: dict[int, Source] = {}
+        self.lost: set[int] = set()
+        self.requests = itertools.count()
+        self.asked: dict[Any, tuple[int, Source, Order | None]] = {}
+        """What is under way, by the reference to its answer."""
+        self.orders: set[Order] = set()
+        """Those that are not complete."""
+        self.found: deque[Batch] = deque()
+        self.together = 1
+
+    def set_progress(self, done: float) -> None:
+        """Note the part of the run that is done, 0 to 1: importance weights may change with it."""
+        self.beta = annealed(self.beta_start, self.beta_end, done)
+
+    def wait_until_due(self, timeout: float) -> bool:
+        """Wait until a batch is there; whether one is."""
+        self.ask()
+        if self.found:
+            return True
+        if not self.asked:
+            time.sleep(min(timeout, REST_S))
+            return False
+        ready, _ = ray.wait(list(self.asked), num_returns=1, timeout=timeout)
+        for reference in ready:
+            self.hear(reference)
+        return bool(self.found)
+
+    def ask(self) -> None:
+        """Keep orders under way, as far as the shards have credit."""
+        now = time.monotonic()
+        sources = self.reachable(now)
+        while len(self.orders) < self.ahead:
+            batches = min(self.together, sum(s.credit for s in sources) // self.batch_size)
+            known = [s.stock for s in sources if s.stock is not None]
+            if len(known) < len(sources) or not batches or not any(stock.total for stock in known):
+                for source in sources:
+                    if not source.polled and source.poll_at <= now:
+                        source.polled = True
+                        self.send(source, [], 0, None)
+                return
+            self.order(sources, known, batches)
+
+    def reachable(self, now: float) -> list[Source]:
+        """The shards that can be drawn from."""
+        there = {n: handle for n, handle in self.shards.items() if n not in self.lost}
+        self.sources = {n: self.sources.get(n) or Source(n, there[n]) for n in there}
+        return [source for source in self.sources.values() if source.reach_at <= now]
+
+    def order(self, sources: Sequence[Source], stocks: Sequence[Stock], batches: int) -> None:
+        """Ask for so many batches."""
+        totals = np.array([stock.total for stock in stocks])
+        shares = totals / totals.sum()
+        sizes = np.array([dealt(shares, self.batch_size, self.random) for _ in range(batches)])
+        charges = charged([source.credit for source in sources], batches * self.batch_size)
+        numbers = [source.number for source in sources]
+        order = Order(dict(zip(numbers, shares.tolist(), strict=True)), sizes)
+        self.orders.add(order)
+        for source, size, charge in zip(sources, sizes.T, charges, strict=True):
+            # Those that are to give nothing, too: what they have is told with the answer.
+            self.send(source, size.tolist(), charge, order)
+
+    def send(self, source: Source, sizes: list[int], charge: int, order: Order | None) -> None:
+        """Send a request to a shard."""
+        request = next(self.requests)
+        source.charges[request] = charge
+        if order is not None:
+            order.waiting.add(request)
+        self.asked[source.handle.sample.remote(sizes, charge)] = request, source, order
+
+    def hear(self, reference: Any) -> None:
+        """Go on with an answer."""
+        request, source, order = self.asked.pop(reference)
+        if order is None:
+            source.polled, source.poll_at = False, time.monotonic() + REST_S
+        try:
+            parts, stock = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            del source.charges[request]
+            source.stock = None
+            self.orders.discard(order)
+            if isinstance(error, ray.exceptions.ActorDiedError):
+                self.lost.add(source.number)
+            else:
+                # It cannot be reached, but may be again.
+                source.reach_at = time.monotonic() + UNREACHED_S
+            return
+        source.hear(request, stock)
+        if order in self.orders:
+            assert order is not None
+            order.waiting.discard(request)
+            order.parts[source.number], order.counts[source.number] = parts, stock.windows
+            if not order.waiting:
+                self.orders.discard(order)
+                self.take(order.batches(self.beta))
+
+    def take(self, batches: list[Batch]) -> None:
+        """Have batches that are complete."""
+        self.found.extend(batches)
+        if batches:
+            size = sum(leaf.nbytes for leaf in tree_leaves(batches[0]))
+            self.together = min(MOST_TOGETHER, 1 + BYTES_TOGETHER // size)
+
+    def sample(self) -> Batch:
+        """The next batch, on the learner's device."""
+        batch: Batch = from_arrays(self.found.popleft(), self.device)
+        assert batch.keys is not None
+        return batch._replace(keys=batch.keys.cpu())
+
+    def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
+        """Send a batch's new priorities to the shards it came from."""
+        assert keys is not None
+        numbers = keys >> SHARD_BIT
+        given = None if priorities is None else priorities.detach().cpu()
+        for number in numbers.unique().tolist():
+            shard = self.shards.get(number)
+            if shard is not None:
+                own = numbers == number
+                part = None if given is None else given[own].numpy()
+                shard.reweigh.remote((keys[own] - (number << SHARD_BIT)).numpy(), part)
+
+
+def dealt(
+    shares: NDArray[np.float64], count: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """How many of `count` windows come from each shard: on average its share of them.
+
+    As a prioritized memory draws: one point from each of `count` equal parts of the total.
+    """
+    bounds = np.cumsum(shares)
+    points = np.minimum((np.arange(count) + random.random(count)) / count, np.nextafter(1.0, 0.0))
+    index = np.searchsorted(bounds / bounds[-1], points, side="right")
+    return np.bincount(index, minlength=len(shares))
+
+
+def charged(credits: Sequence[int], count: int) -> list[int]:
+    """`count` windows shared out in proportion to the credits, of which there are enough: nobody
+    is charged with more than its own."""
+    bounds = [count * reached // sum(credits) for reached in itertools.accumulate(credits)]
+    return [upper - lower for lower, upper in itertools.pairwise([0, *bounds])]
+
+
+def side_by_side(parts: Sequence[Batch]) -> Batch:
+    """The windows of several batches of arrays without weights as those of one."""
+    steps = tree_map(lambda *x: np.concatenate(x, 1), *[part.steps for part in parts])
+    rest = tree_map(lambda *x: np.concatenate(x), *[(part.state, part.keys) for part in parts])
+    return Batch(steps, *rest)

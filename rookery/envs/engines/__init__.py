@@ -1,0 +1,1 @@
+"""Engines that step the copies of an environment."""

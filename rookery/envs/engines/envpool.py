@@ -1,0 +1,165 @@
+"""EnvPool's environments as a Gymnasium vector environment."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rookery.envs.options import EnvOptions
+from rookery.envs.wrappers.episodes import Reset, Step
+from rookery.errors import BadInput, missing_extra, nearest, require
+
+PREFIX = "envpool:"
+STACKING = ("stack_num", "frame_stack")
+"""EnvPool's own words for what FrameStack does here."""
+MAX_SEED = 2**31
+
+
+class EnvPool(VectorEnv[Any, Any, Any]):
+    """EnvPool resets on the step after an episode's end, as NEXT_STEP asks.
+
+    Its seed is fixed when it is made, so `reset(seed=...)` makes it anew. Where an episode
+    terminates on the very step of its time limit, EnvPool reports the truncation only.
+    """
+
+    engine = "envpool"
+
+    def __init__(self, name: str, num_envs: int, threads: int, settings: dict[str, Any]):
+        self._name = name
+        self._settings = {**settings, "num_envs": num_envs, "num_threads": threads}
+        self.num_envs = num_envs
+        self._pool = self._make(0)
+        self.metadata = {**self._pool.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = settings.get("render_mode")
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        discrete = np.issubdtype(self.single_action_space.dtype, np.integer)
+        self._action_dtype = np.int32 if discrete else self.single_action_space.dtype
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Begin anew, from `seed` if there is one."""
+        if seed is not None:
+            self._pool.close()
+            self._pool = self._make(seed % MAX_SEED)
+        return self._pool.reset()
+
+    def step(self, actions: Any) -> Step:
+        """One step of all environments."""
+        return self._pool.step(np.asarray(actions, self._action_dtype))
+
+    def render(self) -> Any:
+        """Frames of all environments, where EnvPool draws."""
+        return self._pool.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stop EnvPool's threads."""
+        self._pool.close()
+
+    def _make(self, seed: int) -> Any:
+        import envpool
+
+        with quiet():
+            made = envpool.make(self._name, env_type="gymnasium", seed=seed, **self._settings)
+            # Built when first read, and warned of then.
+            _ = made.observation_space, made.action_space
+        return made
+
+
+def make_pool(
+    full_name: str, options: EnvOptions, num_envs: int, threads: int, render_mode: str | None
+) -> EnvPool:
+    """The environment behind "envpool:NAME"."""
+    config = config_of(full_name)
+    chosen = {**settings(full_name, options, config), **options.kwargs}
+    for key in options.kwargs:
+        require(key not in STACKING, f"env.kwargs may not set {key!r}: set env.frame_stack")
+    for key in chosen:
+        if key not in config:
+            raise BadInput(
+                f'env.kwargs: "{full_name}" has no setting "{key}".{nearest(key, config)}'
+            )
+    if render_mode is not None:
+        chosen["render_mode"] = render_mode
+    return EnvPool(full_name.removeprefix(PREFIX), num_envs, threads, chosen)
+
+
+def config_of(full_name: str) -> dict[str, Any]:
+    """EnvPool's settings for "envpool:NAME" and their defaults."""
+    if importlib.util.find_spec("envpool") is None:
+        raise missing_extra(full_name, "envpool")
+    return _config(full_name)
+
+
+@functools.lru_cache
+def _config(full_name: str) -> dict[str, Any]:
+    import envpool
+
+    name = full_name.removeprefix(PREFIX)
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise BadInput(f'envs: "{full_name}" is not in EnvPool.{nearest(name, known)}')
+    with quiet():
+        return dict(envpool.make_spec(name).config._asdict())
+
+
+def resolved(full_name: str, options: EnvOptions) -> EnvOptions:
+    """`options` with the stack EnvPool has by default, and Atari's clipping, where not given."""
+    config = config_of(full_name)
+    stack, clip = options.frame_stack, options.clip_reward
+    return replace(
+        options,
+        frame_stack=config.get("stack_num", 1) if stack is None else stack,
+        clip_reward=is_atari(config) if clip is None else clip,
+    )
+
+
+def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str, Any]:
+    """EnvPool's words for our options; one it does not have is refused."""
+    height, width = options.resize or (None, None)
+    wanted = {
+        "frame_skip": ("frame_skip", options.frame_skip),
+        "img_height": ("resize", height),
+        "img_width": ("resize", width),
+        "gray_scale": ("grey", options.grey),
+        "noop_max": ("noops", options.noops),
+        "repeat_action_probability": ("sticky", options.sticky),
+        "max_episode_steps": ("time_limit", options.time_limit),
+    }
+    chosen = {}
+    for key, (option, value) in wanted.items():
+        if value is None:
+            continue
+        if key not in config:
+            raise BadInput(f'env.{option} cannot be set for "{name}": EnvPool has no such setting')
+        chosen[key] = value
+    if "stack_num" in config:
+        chosen["stack_num"] = 1
+    if is_atari(config):
+        # EnvPool draws from 1 to noop_max, and 0 crashes the process.
+        require(options.noops != 0, f'env.noops must be >= 1 for "{name}", got 0')
+        # As in the ALE's own: no fire at reset; lives and clipping are this library's work.
+        chosen |= {"use_fire_reset": False, "episodic_life": False, "reward_clip": False}
+    return chosen
+
+
+def is_atari(config: dict[str, Any]) -> bool:
+    """Whether EnvPool's settings are those of an Atari game."""
+    return "zero_discount_on_life_loss" in config
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """EnvPool builds its Boxes from float64 bounds, and Gymnasium warns of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,177 @@
+"""From a run to the files of its policy: trace, write, verify, and only then keep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from rookery.envs.factory import implied, learnt_layers
+from rookery.errors import RookeryError, nearest, require
+from rookery.export.formats import FORMATS, silence
+from rookery.export.interface import (
+    TRACED_BATCH,
+    Interface,
+    described_options,
+    described_port,
+    described_space,
+    interface_of,
+    sample_inputs,
+)
+from rookery.export.step import Step
+from rookery.export.verify import (
+    TOLERANCE,
+    Recording,
+    batch_sizes,
+    record,
+    replay,
+)
+from rookery.machine import versions
+from rookery.runs.files import write_json, writing
+from rookery.training.trained import EVALUATION_SEED, TrainedRun
+
+LAYOUT = 1
+"""Of policy.json: raised when what is there changes its meaning."""
+DESCRIPTION = "policy.json"
+
+
+def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dict[str, Any]:
+    """Write the run's greedy policy to the folder `out`; what `policy.json` says of it.
+
+    It is first compared with the live policy on `envs` environments. If it differs, or anything
+    fails, `out` is left as it was.
+    """
+    for name in formats:
+        require(name in FORMATS, f'format: there is no "{name}".{nearest(name, FORMATS)}')
+        FORMATS[name].check()
+    policy = run.make_policy(greedy=True, seed=0)
+    env = run.make_env(envs)
+    try:
+        step = Step(policy.algorithm, env)
+        described = description(run, env)
+        recording = record(policy, env, EVALUATION_SEED)
+    finally:
+        env.close()
+    interface = interface_of(step)
+    with folder_beside(out) as beside:
+        described |= {
+            "inputs": [described_port(port) for port in interface.inputs],
+            "outputs": [described_port(port) for port in interface.outputs],
+            "verified": write_verified(step, interface, recording, formats, beside),
+            "files": {name: FORMATS[name].file for name in formats},
+        }
+        write_json(beside / DESCRIPTION, described)
+        with writing(out):
+            put(beside, out)
+    return described
+
+
+@contextmanager
+def folder_beside(out: Path) -> Iterator[Path]:
+    """A folder for the time of the block in which `out` is made; nothing of it stays, nor the
+    folders above it if nothing was put into them."""
+    above = [out.parent, *out.parent.parents]
+    made = [folder for folder in above if not folder.exists()]
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def write_verified(
+    step: Step, interface: Interface, recording: Recording, formats: Sequence[str], folder: Path
+) -> dict[str, Any]:
+    """Write every format and compare it with the recording; what was found."""
+    program = traced(step)
+    sizes = batch_sizes(recording)
+    differences = {}
+    for name in formats:
+        path = folder / FORMATS[name].file
+        try:
+            FORMATS[name].write(program, interface, path)
+            run = FORMATS[name].load(path)
+        except Exception as error:
+            raise failure(f"format {name}", error) from error
+        found = [replay(run, interface, recording, batch) for batch in sizes]
+        differences[name] = {key: max(part[key] for part in found) for key in found[0]}
+    return {
+        "env_steps": recording.reward.size,
+        "batch_sizes": sizes,
+        "tolerance": TOLERANCE,
+        "largest_differences": differences,
+    }
+
+
+@torch.no_grad()
+def traced(step: Step) -> ExportedProgram:
+    """The step as a graph for any batch size."""
+    sample = sample_inputs(step, TRACED_BATCH)
+    batch = Dim("batch", min=1, max=1 << 20)
+    shapes = tuple(
+        tuple({0: batch} for _ in part) if isinstance(part, tuple) else {0: batch}
+        for part in sample
+    )
+    try:
+        with silence():
+            return torch.export.export(step.eval(), tuple(sample), dynamic_shapes=shapes)
+    except Exception as error:
+        raise failure("the network", error) from error
+
+
+def failure(what: str, error: Exception) -> RookeryError:
+    """A failure of the exporters, in one line."""
+    details = "".join(traceback.format_exception(error))
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = lines[0].strip() if lines else "no reason given"
+    return RookeryError(
+        f"export: {what} could not be exported: {type(error).__name__}: {told}", details
+    )
+
+
+def description(run: TrainedRun, env: Any) -> dict[str, Any]:
+    """Whose policy it is, and for which environment."""
+    settings = run.settings
+    options = implied(settings.environment, settings.env)
+    base, _ = learnt_layers(env)
+    return {
+        "layout": LAYOUT,
+        "run": run.name,
+        "algorithm": settings.algorithm,
+        "env_steps": run.saved.step,
+        "environment": {
+            "name": settings.environment,
+            "observation": described_space(base.single_observation_space),
+            "action": described_space(base.single_action_space),
+            **described_options(options),
+        },
+        "versions": versions(),
+    }
+
+
+def put(fresh: Path, out: Path) -> None:
+    """Move the files of an export into their folder, over those of an earlier one.
+
+    The description goes first and comes last, so that it never tells of files that are not its
+    own.
+    """
+    out.mkdir(exist_ok=True)
+    known = [format.file for format in FORMATS.values()]
+    for name in (DESCRIPTION, *known):
+        (out / name).unlink(missing_ok=True)
+    for name in (*known, DESCRIPTION):
+        if (fresh / name).exists():
+            os.replace(fresh / name, out / name)

@@ -1,1 +1,0 @@
-"""Where the roles run: in turn in one process, or one of each in many ranks."""

@@ -1,0 +1,1 @@
+"""Tracing: operations of small updates recorded once and replayed without autograd."""

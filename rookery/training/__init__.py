@@ -1,0 +1,1 @@
+"""Training runs: the loop, reports, checkpoints, evaluation."""
