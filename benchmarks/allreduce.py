@@ -58,7 +58,7 @@ def start(transport: str, count: int) -> None:
     sys.exit(max(process.wait() for process in processes))
 
 
-def measure(where: ranks.Place, options: argparse.Namespace) -> None:
+def measure(where: ranks.RankPlace, options: argparse.Namespace) -> None:
     """Sum a vector again and again; rank 0 tells."""
     torch.set_num_threads(1)
     reducer = ranks.join(where, options.transport, CPU)

@@ -21,7 +21,7 @@ import torch
 
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replay_spec import transition_replay
+from rookery.algorithms.replay_spec import transition_spec
 from rookery.data.steps import Segment, Steps
 
 CAPACITY, LANES, BATCH, ALPHA, BETA = 1_000_000, 10, 512, 0.6, 0.4
@@ -34,16 +34,7 @@ def rookery_side() -> Callable[[], None]:
     )
     seen = Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
     cpu = torch.device("cpu")
-    replay = transition_replay(
-        config,
-        seen,
-        recorded=True,
-        lanes=LANES,
-        writers=1,
-        rows_at_once=10_000,
-        device=cpu,
-        seed=0,
-    )
+    replay = transition_spec(config, seen, 10_000, cpu, recorded=True).build(LANES, 1, seed=0)
     shape = (10_000, LANES)
     for _ in range(CAPACITY // LANES // shape[0]):
         one = torch.ones(shape)

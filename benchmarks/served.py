@@ -1,10 +1,10 @@
-"""Served environments beside the same ones in this process.
+"""Speed of served environments compared with the same ones in this process.
 
     python benchmarks/served.py overhead   16 x 84x84x4 bytes a step, nothing else
     python benchmarks/served.py atari      16 x ALE/Pong-v5 in stacks of 4, random actions
     python benchmarks/served.py lunar      PPO on 8 x LunarLander-v3, the whole training loop
 
-In the first two both sides take turns; medians are printed.
+The first two alternate between both sides and print medians.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LUNAR: dict[str, Any] = {
 
 
 class Blank(gymnasium.Env):
-    """Four grey frames that never change."""
+    """Four constant grayscale frames."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
@@ -54,7 +54,7 @@ class Blank(gymnasium.Env):
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[str]:
-    """The address of `rookery serve` with these arguments, on a free port."""
+    """Run `rookery serve` with these arguments on a free port; yields its address."""
     command = [sys.executable, "-m", "rookery", "serve", *arguments, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE)
     try:
@@ -69,7 +69,7 @@ def server(*arguments: str) -> Iterator[str]:
 
 
 def step_times(env: Any, steps: int) -> list[float]:
-    """Seconds of each of so many steps with random actions."""
+    """Return the seconds of each of `steps` steps with random actions."""
     draw = np.random.default_rng(0)
     actions = draw.integers(env.single_action_space.n, size=(steps, env.num_envs))
     times = []
@@ -81,7 +81,7 @@ def step_times(env: Any, steps: int) -> list[float]:
 
 
 def by_turns(name: str, rounds: int, steps: int, stack: int = 1) -> tuple[list[float], list[float]]:
-    """Seconds a step, in this process and behind a server, by turns after a warm-up.
+    """Return the seconds of each step in this process and on a server, alternating.
 
     Stacks are made in this process on both sides, so that each frame is sent once.
     """
@@ -103,15 +103,15 @@ def by_turns(name: str, rounds: int, steps: int, stack: int = 1) -> tuple[list[f
 
 
 def overhead(rounds: int) -> None:
-    """What a step costs more behind a server."""
+    """Print how much longer a step takes on a server."""
     here, there = by_turns("served:Blank", rounds, steps=200)
     medians = [1000 * statistics.median(times) for times in (here, there)]
     print(f"in process {medians[0]:.3f} ms, served {medians[1]:.3f} ms a step")
-    print(f"more: {medians[1] - medians[0]:.3f} ms")
+    print(f"overhead: {medians[1] - medians[0]:.3f} ms")
 
 
 def atari(rounds: int) -> None:
-    """Steps a second of 16 games."""
+    """Print steps per second of 16 Atari games."""
     steps = 40
     here, there = by_turns("ALE/Pong-v5", rounds, steps, stack=4)
     speeds = [
@@ -124,19 +124,19 @@ def atari(rounds: int) -> None:
 
 
 def lunar(rounds: int) -> None:
-    """Steps a second of whole training runs."""
+    """Print steps per second of whole training runs."""
     speeds = []
     with server("LunarLander-v3", "--envs", "8") as address, tempfile.TemporaryDirectory() as runs:
         for seed in range(rounds):
             run = rookery.train("ppo", address, runs_dir=runs, env_steps=40_000, seed=seed, **LUNAR)
             assert run.result is not None
             speeds.append(run.result["env_steps_per_second"])
-    told = ", ".join(f"{speed:,.0f}" for speed in speeds)
-    print(f"steps/s: {told}; median {statistics.median(speeds):,.0f}")
+    values = ", ".join(f"{speed:,.0f}" for speed in speeds)
+    print(f"steps/s: {values}; median {statistics.median(speeds):,.0f}")
 
 
 def main() -> None:
-    """Run one of the comparisons."""
+    """Run one comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("overhead", "atari", "lunar"))
     parser.add_argument("--rounds", type=int, default=10)

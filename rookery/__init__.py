@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rookery.envs import make_env, register_env
+    from rookery.runs.callbacks import Callback
     from rookery.training.start import resume, train
     from rookery.training.trained import TrainedRun
 
 __version__ = "0.1.0"
-__all__ = ["TrainedRun", "load", "make_env", "register_env", "resume", "train"]
+__all__ = ["Callback", "TrainedRun", "load", "make_env", "register_env", "resume", "train"]
 
 _HOMES = {
     "make_env": "rookery.envs",
     "register_env": "rookery.envs",
     "resume": "rookery.training.start",
     "train": "rookery.training.start",
+    "Callback": "rookery.runs.callbacks",
     "TrainedRun": "rookery.training.trained",
 }
 

@@ -1,4 +1,4 @@
-"""Everything that decides a run, resolved from defaults, presets, files and overrides."""
+"""RunConfig: every setting of a run, resolved from defaults, presets, files and overrides."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from rookery.learning.learner import LearnerConfig
 from rookery.networks.build import NetConfig
 
 ATARI = "Atari"
-"""The preset of each algorithm that is laid over its defaults for every Atari game."""
+"""Name of the preset that an algorithm applies to every Atari game."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayConfig:
-    """What the roles of a run take of a Ray cluster, and what is done when it fails them."""
+    """Resources of a run's actors, learners and replay shards on Ray, and its reaction to
+    failures."""
 
     actor_cpus: float = 1.0
     """CPUs of each actor."""
     actor_gpus: float = 0.0
     """GPUs of each actor, or a fraction of one."""
     learner_cpus: float | None = None
-    """CPUs of each learner; none: one where actors play meanwhile, else those that actors leave
-    idle."""
+    """CPUs of each learner; none: one where actors run at the same time, else those that actors
+    leave idle."""
     learner_gpus: float | None = None
     """GPUs of each learner, or a fraction of one; none: one if the device is or may be a GPU."""
     learner_resource: str | None = None
-    """Learners go only to nodes that were started with this custom resource."""
+    """Place learners only on nodes that offer this custom Ray resource."""
     replay_shards: int | None = None
-    """Parts a replay memory is cut into, beside the learners; none: one for each learner."""
+    """Number of shards of the replay memory; none: one for each learner."""
     learner_restarts: int = 3
-    """How often learners or replay shards that were lost are started anew."""
+    """Most restarts of lost learners or replay shards."""
     start_seconds: float = 120.0
-    """How long to wait for a place in the cluster, and for what is placed to be ready."""
+    """Longest wait for the cluster to place a worker, and for that worker to be ready."""
     status_seconds: float = 30.0
-    """Time between tables of who does what; 0: none."""
+    """Seconds between status tables of all workers; 0: no tables."""
 
     def __post_init__(self) -> None:
         for name in ("actor_cpus", "actor_gpus", "learner_cpus", "learner_gpus", "status_seconds"):
@@ -72,67 +73,67 @@ class RayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A run, fully described."""
+    """All settings of a run."""
 
     algorithm: str
-    """What learns."""
+    """Name of the algorithm."""
     environment: str
-    """What it learns in."""
+    """Name of the environment."""
     env_steps: int = 1_000_000
     """Agent steps over all actors."""
     seed: int = 1
-    """Seeds everything."""
+    """Seed of networks, environments, exploration and sampling."""
     backend: Literal["auto", "serial", "threads", "ranks", "ray"] = "auto"
-    """Where actors and learners run; auto: threads for apex and r2d2 on Atari or with several
+    """Backend of actors and learners; auto: threads for apex and r2d2 on Atari or with several
     actors, ranks for several actors of other algorithms, serial otherwise."""
     actors: int | Literal["auto"] = "auto"
-    """Actors, each with its own environments; auto: one, or on ranks and threads one for every
-    core, or on ray as many as the cluster has CPUs for, also when nodes come and go."""
+    """Actors, each with its own environments; auto: one on serial, one per core on ranks and
+    threads, on ray as many as the cluster has CPUs for, also when nodes join or leave."""
     learners: int = 1
     """Learners on ray: each learns from the experience of its share of the actors, and their
     gradients are summed."""
     envs: int = 8
     """Environments of each actor."""
     device: str = "auto"
-    """Where the network lives: auto, cpu, cuda or cuda:N."""
+    """Device of the network: auto, cpu, cuda or cuda:N."""
     act_device: str = "cpu"
-    """Where actors on threads or ray compute; a list with commas is dealt out in turn."""
+    """Device of actors on threads or ray; a comma-separated list is assigned round-robin."""
     actor_restarts: int = 3
-    """How often each actor on threads or ray that failed or was lost is started anew."""
+    """Most restarts of each failed or lost actor on threads or ray."""
     threads: int | None = None
     """CPU threads of each process; none: its share of the cores for images, one for vectors."""
     compile: bool = False
-    """Whether the loss is compiled: slower to start, faster to learn."""
+    """Compile the loss with torch.compile: slower to start, faster to learn."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the learner's forward pass."""
     stop_return: float | None = None
     """Stop when the mean return of the last 100 training episodes reaches this."""
     stop_minutes: float | None = None
-    """Stop after this long."""
+    """Stop after this many minutes."""
     eval_steps: int | None = None
-    """Agent steps between evaluations on environments of their own; none: never."""
+    """Agent steps between evaluations on separate environments; none: never."""
     eval_episodes: int = 10
-    """Episodes of such an evaluation."""
+    """Episodes of each evaluation."""
     eval_epsilon: float = 0.0
-    """Share of random actions in it; the rest are the best ones."""
+    """Share of random actions in evaluations; the other actions are greedy."""
     warm_up_updates: int = 10
     """Updates before throughput and latency are measured."""
     profile: bool = False
-    """Whether to write a profile of some updates, and a picture of where time goes."""
+    """Write a profile of some updates, and a plot of where time goes."""
     checkpoint_steps: int | None = None
     """Agent steps between checkpoints; none: a tenth of the run."""
     keep_checkpoints: int = 3
-    """How many of the newest checkpoints stay."""
+    """Number of newest checkpoints to keep."""
     algo: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """The algorithm's own settings."""
+    """Settings of the algorithm."""
     net: NetConfig = field(default_factory=NetConfig)
-    """The network."""
+    """Settings of the network."""
     env: EnvOptions = field(default_factory=EnvOptions)
-    """The environment's preprocessing."""
+    """Preprocessing of the environment."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    """How updates are computed."""
+    """Settings of the updates."""
     ray: RayConfig = field(default_factory=RayConfig)
-    """What is asked of a Ray cluster."""
+    """Resources and restarts on a Ray cluster."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -158,30 +159,29 @@ class RunConfig:
         )
         require(
             self.backend != "threads" or algorithm_class(self.algorithm).off_policy,
-            f"backend=threads: {self.algorithm} learns in turn with its actors; use serial, ranks"
-            " or ray",
+            f"backend=threads: {self.algorithm} is on-policy and cannot learn while its actors"
+            " play; use serial, ranks or ray",
         )
         require(
             self.backend != "serial" or self.actors in ("auto", 1),
-            f"backend=serial has one actor, got actors={self.actors}; use another --backend",
+            f"backend=serial runs one actor, got actors={self.actors}; use another --backend",
         )
         require(
             self.learners == 1 or self.backend == "ray",
-            f"learners={self.learners} needs --backend ray; on ranks every rank learns",
+            f"learners={self.learners} needs --backend ray; on ranks every rank is a learner",
         )
         require(
             self.actors == "auto" or self.learners <= self.actors,
-            f"learners={self.learners} is more than one for each of actors={self.actors}",
+            f"learners={self.learners} must be at most actors={self.actors}",
         )
         require(
             self.ray.replay_shards is None or self.ray.replay_shards >= self.learners,
-            f"ray.replay_shards={self.ray.replay_shards} is less than one for each of"
-            f" learners={self.learners}",
+            f"ray.replay_shards={self.ray.replay_shards} must be at least learners={self.learners}",
         )
 
     @property
     def chosen_backend(self) -> str:
-        """The backend, chosen for the algorithm and the environment where none is named."""
+        """The backend; with backend=auto, one that suits algorithm, environment and actors."""
         if self.backend != "auto":
             return self.backend
         several = self.actors != "auto" and self.actors > 1
@@ -191,14 +191,14 @@ class RunConfig:
 
 
 class Resolved(NamedTuple):
-    """A config, and the presets that it was made of, in the order they were laid."""
+    """A config and the names of the presets in it, in the order they were applied."""
 
     config: RunConfig
     presets: tuple[str, ...]
 
 
 def default_config(algorithm: str, environment: str) -> RunConfig:
-    """What a run is without preset or override."""
+    """Return the config of a run without presets and overrides."""
     kind = algorithm_class(algorithm)
     return RunConfig(
         algorithm=algorithm, environment=environment, algo=kind.Config(), net=kind.default_net
@@ -212,52 +212,53 @@ def resolve(
     preset: str | None = None,
     use_preset: bool = True,
 ) -> Resolved:
-    """Defaults, then the Atari defaults if the environment is an Atari game, then a preset (the
-    one named, that in a YAML file, or the environment's own), then `overrides`.
+    """Return the config of a run, each of these overriding the ones before: the defaults, the
+    Atari preset if the environment is an Atari game, a preset (by name, in a YAML file, or the
+    environment's own), `overrides`.
 
-    Without `use_preset` no preset applies but one that is named.
+    Without `use_preset` only a preset named in `preset` applies.
     """
     base = default_config(algorithm, environment)
     layers = atari_defaults(algorithm, environment) if use_preset else {}
     if preset is not None:
         layers |= {preset: named_preset(algorithm, environment, preset)}
     elif use_preset and not layers:
-        # A preset for one Atari game must be asked for, so that all games are treated alike.
+        # The preset of a single Atari game applies only by name, so that all games share settings.
         own = presets(algorithm).get(environment)
         layers |= {} if own is None else {environment: own}
-    return Resolved(from_dict(RunConfig, overrides, laid(base, layers)), tuple(layers))
+    return Resolved(from_dict(RunConfig, overrides, apply_layers(base, layers)), tuple(layers))
 
 
 def preset_base(algorithm: str, environment: str) -> RunConfig:
-    """The config that a named preset is laid over."""
+    """Return the config that a named preset changes: defaults and the Atari preset."""
     base = default_config(algorithm, environment)
-    return laid(base, atari_defaults(algorithm, environment))
+    return apply_layers(base, atari_defaults(algorithm, environment))
 
 
 def atari_defaults(algorithm: str, environment: str) -> dict[str, dict[str, Any]]:
-    """The algorithm's defaults for Atari under their name; none for other environments."""
+    """Return {"Atari": settings} for an Atari game if the algorithm has that preset, else {}."""
     known = presets(algorithm)
     atari = plays_atari(environment) and environment not in registered()
     return {ATARI: known[ATARI]} if atari and ATARI in known else {}
 
 
-def laid(config: RunConfig, layers: Mapping[str, Mapping[str, Any]]) -> RunConfig:
-    """The config with settings laid over it, layer by layer."""
+def apply_layers(config: RunConfig, layers: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Return `config` with the settings of every layer applied in order."""
     for settings in layers.values():
         config = from_dict(RunConfig, settings, config)
     return config
 
 
 def from_values(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunConfig:
-    """The config a run folder or a file describes, `overrides` laid over it."""
+    """Return the config in a run's config.json or in another file, changed by `overrides`."""
     for name in ("algorithm", "environment"):
-        require(isinstance(values.get(name), str), f"{name}: the config does not name one")
+        require(isinstance(values.get(name), str), f"{name}: missing from the config; add it")
     base = default_config(values["algorithm"], values["environment"])
     return from_dict(RunConfig, overrides, from_dict(RunConfig, values, base))
 
 
 def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
-    """The settings in a JSON or YAML file; `what` names it in messages."""
+    """Return the settings in a JSON or YAML file; messages begin with `what`."""
     try:
         text = Path(path).read_text()
         values = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
@@ -265,39 +266,39 @@ def read_config(path: str | Path, what: str = "config") -> dict[str, Any]:
         raise BadInput(f"{what}: {path} cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{what}: {path} cannot be parsed: {str(error).splitlines()[0]}") from None
-    require(isinstance(values, dict), f"{what}: {path} holds no settings")
+    require(isinstance(values, dict), f"{what}: {path} contains no settings")
     return values
 
 
 def presets(algorithm: str) -> dict[str, dict[str, Any]]:
-    """Tuned settings of an algorithm, by environment or by another name."""
+    """Return an algorithm's tuned settings by environment or preset name."""
     file = resources.files("rookery.presets") / f"{algorithm}.yaml"
     return yaml.safe_load(file.read_text()) or {} if file.is_file() else {}
 
 
 def named_preset(algorithm: str, environment: str, name: str) -> dict[str, Any]:
-    """The settings of a preset that was asked for, by its name or as a YAML file."""
+    """Return the settings of a preset, given by its name or as a YAML file."""
     if name.endswith((".yaml", ".yml")):
-        return preset_in(name, environment)
+        return preset_from_file(name, environment)
     known = presets(algorithm)
     if name not in known:
         raise BadInput(
-            f'preset: {algorithm} has none called "{name}".{nearest(name, known)}'
-            f" It has {', '.join(known) or 'none'}."
+            f'preset: {algorithm} has no preset "{name}".{nearest(name, known)}'
+            f" Available: {', '.join(known) or 'none'}."
         )
     return known[name]
 
 
-def preset_in(path: str, environment: str) -> dict[str, Any]:
-    """The settings for an environment in a file of presets."""
+def preset_from_file(path: str, environment: str) -> dict[str, Any]:
+    """Return the settings for an environment in a YAML file of presets."""
     known = read_config(path, "preset")
     require(
         environment in known,
-        f"preset: {path} has none for {environment}. It has {', '.join(map(str, known))}.",
+        f"preset: {path} has no preset for {environment}. Available: {', '.join(map(str, known))}.",
     )
     return known[environment] or {}
 
 
 def to_values(config: RunConfig) -> dict[str, Any]:
-    """A JSON-ready dict that `from_values` turns back into an equal config."""
+    """Return a JSON-ready dict that `from_values` turns back into an equal config."""
     return to_dict(config)

@@ -1,4 +1,4 @@
-"""What can go wrong, each with the exit status it ends the command with."""
+"""Exceptions, each with the exit status of the command that it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class RookeryError(Exception):
-    """A failure that is told in one line; `details` go to the log only."""
+    """A failure that is reported in one line; `details` go to the log only."""
 
     exit_status = 1
 
@@ -22,8 +22,9 @@ class BadInput(RookeryError):
     exit_status = 2
 
 
-class EnvironmentFailure(BadInput):
-    """The environment raised, or returned what its space does not contain."""
+class RunFailed(RookeryError):
+    """A run that had started cannot continue: its environment raised or returned a value outside of
+    its space, or workers died too often."""
 
 
 class Diverged(RookeryError):
@@ -39,11 +40,11 @@ def require(condition: object, message: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """' Did you mean "X"?' for the known name closest to `name`, or nothing."""
+    """Return ' Did you mean "X"?' for the known name closest to `name`, or ''."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
 def missing_extra(what: str, extra: str) -> BadInput:
-    """The error for an optional dependency that is not installed."""
+    """Return the error for an optional dependency that is not installed."""
     return BadInput(f"{what} needs an extra that is not installed: pip install 'rookery[{extra}]'")

@@ -1,4 +1,4 @@
-"""Small worlds with known answers, and the learning core put together around them."""
+"""Small environments with known answers, and algorithms, learners and reducers for tests."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ RESET_REWARD = 99.0
 
 
 def column(values):
-    """A list as [T, 1]."""
+    """Return a list as a tensor [T, 1]."""
     return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
 
 
 class Lanes(VectorEnv):
-    """A NEXT_STEP vector environment whose episodes are written down.
+    """A NEXT_STEP vector environment with scripted episodes.
 
-    `lanes` holds for each lane its episodes, (length, "terminated" | "truncated" | "both"), which
-    are played in turn for ever. `see(lane, episode, t)` is the observation, `pay(lane, t, action)`
-    the reward. The same buffers are handed out and overwritten at every step, and a reset row
-    pays RESET_REWARD: whoever keeps or counts what they should not is found out.
+    `lanes` has for each sub-environment its episodes, (length, "terminated" | "truncated" |
+    "both"), which repeat forever. `see(lane, episode, t)` is the observation, `pay(lane, t,
+    action)` the reward. The same buffers are returned and overwritten at every step, and a reset
+    row pays RESET_REWARD: code that keeps buffers or counts reset rows fails its test.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -92,14 +92,14 @@ def spaces_of(env):
 
 
 def make(kind, where, net=None, seed=0, **settings):
-    """An algorithm for an environment or for spaces, its network drawn with `seed`."""
+    """Return an algorithm for an environment or for spaces, its network initialized with `seed`."""
     torch.manual_seed(seed)
     where = spaces_of(where) if isinstance(where, VectorEnv) else where
     return kind(where, kind.Config(**settings), net or NetConfig(hidden=(8,)), CPU)
 
 
 class Loop:
-    """Actor, memory and learner in turn."""
+    """A serial training loop of actor, memory and learner."""
 
     def __init__(self, algorithm, env, seed=0, learner=None):
         self.algorithm = algorithm
@@ -111,7 +111,7 @@ class Loop:
     def run(self, rounds):
         for _ in range(rounds):
             self.memory.add(self.algorithm.prepare(self.actor.collect(self.env_steps)))
-            self.env_steps += self.actor.take_steps()
+            self.env_steps += self.actor.take_played().env_steps
             for batch in self.memory.batches():
                 outcome = self.learner.update(batch)
                 self.memory.reweigh(batch.keys, outcome.priorities)
@@ -121,7 +121,7 @@ class Loop:
 
 
 class FakeRanks:
-    """A group of ranks in threads: each call waits for all, as a real transport does."""
+    """A group of ranks in threads; each collective call waits for all, as a real transport does."""
 
     def __init__(self, world):
         self.world = world
@@ -130,7 +130,7 @@ class FakeRanks:
         self.calls = [[] for _ in range(world)]
 
     def run(self, work):
-        """`work(reducer)` on every rank at once; the answers by rank."""
+        """Run `work(reducer)` on all ranks in parallel; return the results by rank."""
         with ThreadPoolExecutor(self.world) as pool:
             jobs = [pool.submit(self.guarded, work, rank) for rank in range(self.world)]
             return [job.result() for job in jobs]
@@ -165,7 +165,7 @@ class FakeReducer:
 
     def sum_to_first(self, tensor):
         items = self.exchange(tensor.detach(), "sum_to_first")
-        # Elsewhere nothing is promised about the result, so it must not be used.
+        # On other ranks the result is undefined: NaN makes tests fail that use it.
         tensor.detach().copy_(torch.stack(items).sum(0) if self.rank == 0 else tensor * torch.nan)
 
     def broadcast(self, tensor):
@@ -183,7 +183,7 @@ FLAT = Spaces(spaces.Box(-1, 1, (OBS,), np.float32), spaces.Discrete(ACTIONS))
 
 
 def a_batch(algorithm, rows, lanes, seed=0, masked=0.2, state=True):
-    """A window of random steps with random reset rows, as PPO or VPG prepares them."""
+    """Return a batch of random steps with random reset rows, as PPO and VPG prepare them."""
     rng = torch.Generator().manual_seed(seed)
     shape = (rows, lanes)
     mask = (torch.rand(shape, generator=rng) >= masked).float()
@@ -204,7 +204,7 @@ def a_batch(algorithm, rows, lanes, seed=0, masked=0.2, state=True):
 
 
 def lanes_of(batch, index):
-    """Columns `index` of a batch."""
+    """Return columns `index` of a batch."""
     return Batch(
         map_batch(batch.steps, index),
         tree_map(lambda x: x[index], batch.state),
@@ -214,13 +214,13 @@ def lanes_of(batch, index):
 
 
 def ppo(net=None, where=FLAT, seed=0, **settings):
-    """A PPO that steps by plain gradient descent unless told otherwise."""
+    """Return a PPO that by default uses plain gradient descent."""
     defaults = {"optimizer": "sgd", "learning_rate": 0.1, "anneal": False, "max_grad_norm": 0}
     return make(PPO, where, net, seed, **(defaults | settings))
 
 
 class Spy:
-    """Notes everything an algorithm is shown while it acts, and what it answers."""
+    """Records the inputs and decisions of an algorithm while it acts."""
 
     def __init__(self, algorithm):
         self.rows = []
@@ -233,12 +233,12 @@ class Spy:
         return decision
 
     def at(self, lane, row):
-        """Observation, reward and state of a lane before a row."""
+        """Return observation, reward and state of one environment before a row."""
         return tree_map(lambda x: x[lane], self.rows[row][:3])
 
 
 def filled(algorithm, env, rounds, seed=0):
-    """A memory with what an actor collected in so many rounds, and what it saw."""
+    """Return a memory with `rounds` rollouts of an actor, and the Spy of that actor."""
     spy = Spy(algorithm)
     loop = Loop(algorithm, env, seed)
     for _ in range(rounds):
@@ -253,7 +253,7 @@ class Stored(NamedTuple):
     lane: np.ndarray
     row: np.ndarray
     priority: torch.Tensor | None
-    """To the power of alpha, as the memory keeps it."""
+    """Priority to the power of alpha, as stored."""
 
 
 def every_window(memory):
@@ -267,7 +267,7 @@ def every_window(memory):
 
 
 def shaken(module, seed=0, size=0.5):
-    """The module with noise added to its weights."""
+    """Add noise to the weights of a module and return it."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -1,4 +1,4 @@
-"""Servers for tests: on loopback, on free ports, and gone when the test is."""
+"""Servers for tests, on free ports of the loopback interface."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ class Server:
         self.port = int(self.address.rpartition(":")[2])
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, like a crash."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> str:
-        """End it; the rest of what it told."""
+        """Terminate it; return the rest of its output."""
         self.process.terminate()
-        told, _ = self.process.communicate(timeout=20)
-        return told
+        output, _ = self.process.communicate(timeout=20)
+        return output
 
 
 def end_with_parent() -> None:
-    """In the process to come: end when the tests do, however they do."""
+    """Run in the new process: have it killed when the tests end, however they end."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def serving(*arguments: str, port: int = 0, program: str = "rookery_server") -> Iterator[Server]:
-    """A server for as long as the block."""
+    """A server that runs until the end of the block."""
     server = Server(*arguments, port=port, program=program)
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Settings: presets, overrides, files, and what is said of bad ones."""
+"""RunConfig: presets, overrides, files, and errors for bad settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_preset_is_valid(algorithm, environment):
         assert resolve(algorithm, environment, {}, preset=name).presets[-1] == name
 
 
-def test_presets_apply_by_themselves_but_for_those_of_one_atari_game():
+def test_presets_apply_by_default_except_those_of_one_atari_game():
     assert resolve("dqn", "CartPole-v1", {}).presets == ("CartPole-v1",)
     assert resolve("dqn", "CartPole-v1", {}, use_preset=False).presets == ()
     assert resolve("dqn", "MountainCar-v0", {}).presets == ()
@@ -60,7 +60,7 @@ def test_presets_apply_by_themselves_but_for_those_of_one_atari_game():
 
 
 def settings_of(config, names):
-    """Settings by their names, those of groups with a dot."""
+    """Return settings by their dotted names."""
     values = to_values(config)
     found = {}
     for name in names:
@@ -150,7 +150,7 @@ ATARI_NAMES = ["ALE/Pong-v5", "PongNoFrameskip-v4", "pong", "envpool:Pong-v5", "
 
 @pytest.mark.parametrize("environment", ATARI_NAMES)
 @pytest.mark.parametrize("algorithm", sorted(PAPERS))
-def test_atari_games_have_defaults_of_their_own(algorithm, environment):
+def test_atari_games_get_the_settings_of_the_papers(algorithm, environment):
     resolved = resolve(algorithm, environment, {})
     assert resolved.presets == ("Atari",)
     assert settings_of(resolved.config, PAPERS[algorithm]) == PAPERS[algorithm]
@@ -162,7 +162,7 @@ def test_atari_games_have_defaults_of_their_own(algorithm, environment):
 
 @pytest.mark.parametrize("algorithm", sorted(PAPERS))
 @pytest.mark.parametrize("environment", ["MountainCar-v0", "tcp://host:5555", "mine:Pong-v5"])
-def test_other_environments_have_none_unless_asked(algorithm, environment):
+def test_other_environments_get_no_atari_preset_unless_named(algorithm, environment):
     assert resolve(algorithm, environment, {}).config == default_config(algorithm, environment)
     assert preset_base(algorithm, environment) == default_config(algorithm, environment)
     asked = resolve(algorithm, environment, {}, preset="Atari")
@@ -170,14 +170,14 @@ def test_other_environments_have_none_unless_asked(algorithm, environment):
     assert settings_of(asked.config, PAPERS[algorithm]) == PAPERS[algorithm]
 
 
-def test_a_registered_environment_named_like_a_game_is_no_atari_game(monkeypatch):
+def test_a_registered_environment_with_a_games_name_gets_no_atari_preset(monkeypatch):
     monkeypatch.setattr(rookery.envs.registry, "_registered", {})
     assert resolve("ppo", "Pong", {}).presets == ("Atari",)
     rookery.register_env("Pong", lambda: None)
     assert resolve("ppo", "Pong", {}).presets == ()
 
 
-def test_presets_are_laid_over_atari_defaults_and_overrides_over_both():
+def test_presets_override_the_atari_preset_and_overrides_win():
     overrides = {"algo": {"beta": 0.5}, "env": {"clip_reward": True}}
     resolved = resolve("r2d2", "ALE/Pong-v5", overrides, preset="CartPole-v1")
     assert resolved.presets == ("Atari", "CartPole-v1")
@@ -191,7 +191,7 @@ def test_presets_are_laid_over_atari_defaults_and_overrides_over_both():
     assert resolve("ppo", "ALE/Pong-v5", {}, preset="CartPole-v1").config.algo.clip == 0.1
 
 
-def test_a_preset_from_a_file_is_laid_over_atari_defaults(tmp_path):
+def test_a_preset_from_a_file_overrides_the_atari_preset(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"ALE/Pong-v5": {"algo": {"epochs": 2}}}))
     resolved = resolve("ppo", "ALE/Pong-v5", {}, preset=str(file))
@@ -208,8 +208,8 @@ def test_a_preset_from_a_file_is_laid_over_atari_defaults(tmp_path):
         ("r2d2", ["small"]),
     ],
 )
-def test_presets_for_atari_do_not_depend_on_its_defaults(algorithm, names):
-    """They say all that Atari's defaults say otherwise than the plain ones."""
+def test_named_atari_presets_do_not_depend_on_the_atari_preset(algorithm, names):
+    """They set everything that the Atari preset changes."""
     for environment in ("ALE/Pong-v5", "PongNoFrameskip-v4"):
         for name in names:
             laid = resolve(algorithm, environment, {}, preset=name).config
@@ -266,43 +266,43 @@ RELA_R2D2 = RELA | {
 @pytest.mark.parametrize(("algorithm", "figures"), [("apex", RELA_APEX), ("r2d2", RELA_R2D2)])
 @pytest.mark.parametrize("use_preset", [True, False])
 def test_relas_presets_are_relas_settings(algorithm, figures, game, use_preset):
-    if game == "pong":  # there are no lives to lose
+    if game == "pong":  # Pong has no lives
         figures = figures | {"env.one_life": False}
     config = resolve(algorithm, "ALE/Pong-v5", {}, f"rela-{game}", use_preset).config
     assert settings_of(config, figures) == figures
-    assert rookery.envs.factory.implied("ALE/Pong-v5", config.env).clip_reward is True
-    # 2,400 environments have room for 20 or 21 whole sequences each.
+    assert rookery.envs.factory.resolve_options("ALE/Pong-v5", config.env).clip_reward is True
+    # Each of the 2,400 environments stores 20 or 21 complete sequences.
     if algorithm == "r2d2":
         assert config.algo.capacity // 80 == pytest.approx(50_000, rel=0.01)
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "apex", "r2d2"])
-def test_the_replay_of_atari_defaults_fits_a_laptop(algorithm, monkeypatch):
-    """Asked of the budget: no more than half of 24 GB."""
+def test_the_replay_of_the_atari_preset_fits_into_12_gb(algorithm, monkeypatch):
+    """The size is read from the call of check_replay_fits."""
 
-    class Asked(Exception):
+    class Checked(Exception):
         pass
 
-    def asked(needed, rows, ranks=1):
-        raise Asked(needed)
+    def check(needed, rows, ranks=1):
+        raise Checked(needed)
 
-    monkeypatch.setattr(budget, "check_fits", asked)
+    monkeypatch.setattr(budget, "check_replay_fits", check)
     config = resolve(algorithm, "ALE/Pong-v5", {}).config
     stack = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     seen = Spaces(stack, spaces.Discrete(6), frame_stack=4)
     agent = algorithm_class(algorithm)(seen, config.algo, config.net, torch.device("cpu"))
-    with pytest.raises(Asked) as needed:
+    with pytest.raises(Checked) as needed:
         agent.memory(config.envs, 2, 0)
     assert 5e9 < needed.value.args[0] < 12e9
 
 
-def test_a_config_file_gets_no_atari_defaults():
+def test_a_config_file_gets_no_atari_preset():
     values = {"algorithm": "ppo", "environment": "ALE/Pong-v5", "algo": {"epochs": 2}}
     config = from_values(values, {})
     assert config == from_dict(
         type(config), {"algo": {"epochs": 2}}, default_config("ppo", "ALE/Pong-v5")
     )
-    for algorithm in PAPERS:  # those of a run were resolved when it began
+    for algorithm in PAPERS:  # presets of a run were resolved at its start
         config = resolve(algorithm, "ALE/Pong-v5", {}, use_preset=False).config
         assert from_values(to_values(config), {}) == config
 
@@ -334,21 +334,21 @@ def test_config_survives_json(tmp_path):
         ({"precision": "fp8"}, ["precision", "fp8", "bf16"]),
     ],
 )
-def test_bad_settings_are_named(overrides, words):
+def test_bad_settings_are_errors_that_name_them(overrides, words):
     with pytest.raises(BadInput) as error:
         resolve("ppo", "CartPole-v1", overrides)
     assert all(word in str(error.value) for word in words)
     assert "\n" not in str(error.value)
 
 
-def test_unknown_names_offer_the_nearest():
+def test_unknown_names_are_errors_with_the_nearest_name():
     with pytest.raises(BadInput, match='"ppo"'):
         resolve("poo", "CartPole-v1", {})
     with pytest.raises(BadInput, match="CartPole-v1"):
         resolve("ppo", "MyEnv-v0", {}, preset="Cartpole-v1")
 
 
-def test_unreadable_config_files(tmp_path):
+def test_unreadable_config_files_are_errors(tmp_path):
     with pytest.raises(BadInput, match="nowhere"):
         read_config(tmp_path / "nowhere.json")
     broken = tmp_path / "broken.yaml"

@@ -1,4 +1,4 @@
-"""The C++ agent of the examples: built, and playing as Python does."""
+"""examples/cpp_agent builds, and plays the same episodes as Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from served import serving
 
 import rookery
-import rookery.training.trained
+import rookery.training.evaluation
 from rookery.cli.main import main
 
 SOURCE = Path(__file__).parent.parent / "examples" / "cpp_agent"
@@ -23,8 +23,8 @@ EPISODES, LANES = 20, 3
 MEMORY = {"core_size": 16, "hidden": [16]}
 
 
-def lacking() -> str | None:
-    """What of the tools to build it is not there."""
+def missing_tool() -> str | None:
+    """Return which tool or header for the build is missing, if any."""
     for program in ("cmake", "make", "g++"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
@@ -40,13 +40,13 @@ def lacking() -> str | None:
     return None
 
 
-LACKING = lacking()
-pytestmark = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
+MISSING = missing_tool()
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Started to be built when the first test is, so that it goes beside the export."""
+    """Start the build in the background, while the test exports; calling it waits for the build."""
     build = tmp_path_factory.mktemp("build")
     commands = [
         [
@@ -68,8 +68,9 @@ def program(tmp_path_factory):
     process.wait()
 
 
-def played(program, run, environment):
-    """What the agent says on a served environment, and the actions it took, by lane and episode."""
+def play(program, run, environment):
+    """Run the agent on a served environment; return its output, and its actions by environment and
+    episode."""
     out = run.path / "export"
     actions = run.path / "actions.csv"
     with serving(environment, "--envs", str(LANES)) as server:
@@ -93,7 +94,7 @@ def played(program, run, environment):
 
 
 def in_python(run, environment, lane, episodes):
-    """The actions and returns of one lane, with a policy that is given one observation a time."""
+    """Yield actions and return of each episode of one environment, played in Python."""
     env = gymnasium.make(environment)
     policy = Stacked(run)
     obs, _ = env.reset(seed=4 + lane)
@@ -110,7 +111,7 @@ def in_python(run, environment, lane, episodes):
 
 
 class Stacked:
-    """The policy of a run with what stands before its network done by hand, in numpy."""
+    """The policy of a run, with normalization and frame stacking done here in NumPy."""
 
     def __init__(self, run):
         self.policy = run.policy
@@ -130,8 +131,8 @@ class Stacked:
         return action[0]
 
 
-def check(program, run):
-    told, taken = played(program, run, "CartPole-v1")
+def check_same_episodes(program, run):
+    lines, taken = play(program, run, "CartPole-v1")
     shares = [EPISODES // LANES + (lane < EPISODES % LANES) for lane in range(LANES)]
     wanted = {
         (lane, episode): outcome
@@ -141,16 +142,16 @@ def check(program, run):
     assert taken == {place: actions for place, (actions, _) in wanted.items()}
     returns = sorted(total for _, total in wanted.values())
     assert len(set(returns)) > 3
-    found = [float(line.split("return ")[1].split(",")[0]) for line in told[:-1]]
+    found = [float(line.split("return ")[1].split(",")[0]) for line in lines[:-1]]
     assert sorted(found) == returns
     mean = sum(returns) / EPISODES
-    assert told[-1] == f"mean return {mean:g} of {EPISODES} episodes"
+    assert lines[-1] == f"mean return {mean:g} of {EPISODES} episodes"
 
 
 @pytest.fixture(autouse=True)
 def shaken(monkeypatch):
-    """Weights so large that what a network remembers decides: CartPole hardly asks for memory."""
-    load = rookery.training.trained.load_weights
+    """Add large noise to the weights, so that actions depend on the recurrent state."""
+    load = rookery.training.evaluation.load_weights
 
     def load_and_shake(algorithm, tensors):
         load(algorithm, tensors)
@@ -159,7 +160,7 @@ def shaken(monkeypatch):
             for parameter in algorithm.network.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=random))
 
-    monkeypatch.setattr(rookery.training.trained, "load_weights", load_and_shake)
+    monkeypatch.setattr(rookery.training.evaluation, "load_weights", load_and_shake)
 
 
 def trained(tmp_path, **settings):
@@ -175,11 +176,11 @@ def trained(tmp_path, **settings):
     )
 
 
-def test_it_plays_the_same_episodes_as_python(program, tmp_path):
-    """With memory, so that what is carried from step to step, and cleared, decides."""
+def test_cpp_agent_plays_the_same_episodes_as_python(program, tmp_path):
+    """With a GRU, so that actions depend on state that is carried on and reset."""
     run = trained(tmp_path, net=MEMORY | {"core": "gru", "shared": True})
     assert main(["export", str(run.path), "--format", "libtorch"]) == 0
-    check(program, run)
+    check_same_episodes(program, run)
     refuses_another_environment(program(), run)
 
 
@@ -194,8 +195,8 @@ def refuses_another_environment(agent, run):
 
 
 @pytest.mark.long
-def test_all_that_may_stand_before_a_network_is_inside(program, tmp_path):
+def test_cpp_agent_with_normalization_frame_stack_and_lstm_plays_as_python(program, tmp_path):
     stacked = {"normalize_obs": True, "frame_stack": 2}
     run = trained(tmp_path, net=MEMORY | {"core": "lstm"}, env=stacked)
     assert main(["export", str(run.path), "--format", "libtorch"]) == 0
-    check(program, run)
+    check_same_episodes(program, run)

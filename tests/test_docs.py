@@ -1,4 +1,4 @@
-"""The documentation is true: commands parse, examples run, settings load, links lead somewhere."""
+"""Checks of the documentation: commands parse, examples run, settings load, links exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-    """A fenced block of a page, and the line its text begins on."""
+    """A fenced code block of a page; `line` is where its text begins."""
 
     page: Path
     line: int
@@ -50,14 +50,14 @@ def blocks_of(page: Path, language: str) -> list[Block]:
 
 
 def commands_in(text: str) -> list[list[str]]:
-    """The arguments of every call of `rookery` in a block, by a launcher or `python -m` too."""
+    """Return the arguments of every `rookery` call in a block, also by launchers or `python -m`."""
     lines = text.replace("\\\n", " ").splitlines()
     calls = (arguments(shlex.split(line, comments=True)) for line in lines)
     return [call for call in calls if call is not None]
 
 
 def arguments(words: list[str]) -> list[str] | None:
-    """What follows `rookery` up to a pipe or the like; None for a line that does not call it."""
+    """Return the words after `rookery` up to a pipe or the like; None if it is not called."""
     programs = [Path(word).name for word in words]
     if "rookery" not in programs:
         return None
@@ -68,7 +68,7 @@ def arguments(words: list[str]) -> list[str] | None:
 
 
 def documented(pages: list[Path]) -> list[tuple[str, list[str]]]:
-    """Every command with the place it stands at; README begins with two blocks of set-up."""
+    """Return every command with its page and line; the first two blocks of README are set-up."""
     return [
         (f"{page.name}:{block.line} {' '.join(command)}", command)
         for page in pages
@@ -78,27 +78,27 @@ def documented(pages: list[Path]) -> list[tuple[str, list[str]]]:
 
 
 def check_env(name: str) -> None:
-    """BadInput unless the name is installed; a module's own is taken on trust."""
+    """Raise BadInput unless the environment is installed; names with a module are not checked."""
     registered = {*gymnasium.registry, *rookery.envs.registry.PROVIDED}
-    known = name in registered or ":" in name or rookery.envs.engines.atari.parse(name)
-    require(known, f"{name}: no such environment")
+    known = name in registered or ":" in name or rookery.envs.engines.atari.parse_game(name)
+    require(known, f"{name}: unknown environment")
 
 
 def check_train(args: list[str]) -> None:
-    """As `rookery train` reads it, up to the point where it would start."""
+    """Parse arguments as `rookery train` does, and resolve the config."""
     if "--help" in args:
         assert train_command.main(args) == 0
         return
-    source = any(train_command.value_of(args, flag) for flag in ("--resume", "--config"))
+    source = any(train_command.peek_flag(args, flag) for flag in ("--resume", "--config"))
     names = ["ppo", "CartPole-v1"] if source else args[:2]
     rest = args if source else args[2:]
     flags = flags_of(default_config(*names))
-    options = flags_of(train_command.Options)
+    options = flags_of(train_command.TrainOptions)
     given, extra = parse_flags(rest, flags | options)
-    require(not extra, f"{extra}: left over")
+    require(not extra, f"{extra}: unexpected arguments")
     check_env(names[1])
     chosen = {key: given.pop(key) for key in list(given) if key in options}
-    from_dict(train_command.Options, chosen)
+    from_dict(train_command.TrainOptions, chosen)
     resolve(*names, nest(given), chosen.get("preset"), not (source or chosen.get("no_preset")))
 
 
@@ -106,10 +106,10 @@ def check_evaluate(args: list[str]) -> None:
     if "--help" in args:
         assert evaluate_command.main(args) == 0
         return
-    given, names = parse_flags(args, flags_of(evaluate_command.Options))
-    from_dict(evaluate_command.Options, nest(given))
+    given, names = parse_flags(args, flags_of(evaluate_command.EvaluateOptions))
+    from_dict(evaluate_command.EvaluateOptions, nest(given))
     random = names[0] == "random"
-    require(len(names) == 1 + random, f"{names}: one run, or random and an environment")
+    require(len(names) == 1 + random, f"{names}: expected one run, or random and an environment")
     if random:
         check_env(names[1])
 
@@ -118,15 +118,18 @@ def check_serve(args: list[str]) -> None:
     if "--help" in args:
         assert main(["serve", *args]) == 0
         return
-    given, names = parse_flags(args, flags_of(serve_command.Options))
-    options = from_dict(serve_command.Options, nest(given))
-    require(len(names) == (options.make_keys is None), f"{names}: one environment, or --make-keys")
+    given, names = parse_flags(args, flags_of(serve_command.ServeOptions))
+    options = from_dict(serve_command.ServeOptions, nest(given))
+    require(
+        len(names) == (options.make_keys is None),
+        f"{names}: expected one environment, or --make-keys",
+    )
     if names:
         check_env(names[0])
 
 
 def check(command: list[str]) -> None:
-    """Raise unless the command would be taken; listings and help are cheap, and run."""
+    """Raise unless the command is valid; cheap commands (lists and help) are run."""
     if command[0] == "train":
         check_train(command[1:])
     elif command[0] == "evaluate":
@@ -134,7 +137,7 @@ def check(command: list[str]) -> None:
     elif command[0] == "serve":
         check_serve(command[1:])
     else:
-        require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: no such command")
+        require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: unknown command")
         assert main(command) == 0
 
 
@@ -146,7 +149,7 @@ def test_documented_commands_parse(command):
     check(command)
 
 
-def test_commands_of_the_servers_own_parse():
+def test_documented_server_commands_parse():
     """`python -m rookery_server ...` in the pages and in the server's README."""
     found = []
     for page in (ROOT / "docs" / "remote.md", ROOT / "server" / "README.md"):
@@ -160,7 +163,7 @@ def test_commands_of_the_servers_own_parse():
 
 
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md")
-def test_commands_of_the_readme_parse():
+def test_readme_commands_parse():
     for place, command in documented([README]):
         try:
             check(command)
@@ -183,13 +186,13 @@ def test_commands_of_the_readme_parse():
         "rookery fly",
     ],
 )
-def test_a_wrong_command_would_be_found(line):
+def test_wrong_command_is_detected(line):
     (command,) = commands_in(line)
     with pytest.raises(BadInput):
         check(command)
 
 
-def test_calls_are_found_wherever_they_stand():
+def test_rookery_calls_are_found_behind_launchers_and_paths():
     text = """cd rookery
     .venv/bin/rookery envs pong | head  # a comment
     torchrun --nproc-per-node 2 -m rookery train ppo \\
@@ -198,7 +201,7 @@ def test_calls_are_found_wherever_they_stand():
     assert commands_in(text) == [["envs", "pong"], ["train", "ppo", "CartPole-v1"]]
 
 
-def test_there_is_something_to_check():
+def test_pages_have_commands_and_examples_to_check():
     pages = {place.partition(":")[0] for place, _ in DOCUMENTED}
     assert {"index.md", "training.md", "environments.md", "algorithms.md"} <= pages
     assert {"parallel.md", "evaluation.md"} <= pages
@@ -209,12 +212,12 @@ def test_there_is_something_to_check():
     "page", [p for p in PAGES if blocks_of(p, "python")], ids=lambda page: page.name
 )
 def test_python_examples_run(page, tmp_path, monkeypatch):
-    """The blocks of a page one after the other, as a reader would paste them."""
+    """Run the Python blocks of a page one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rookery.envs.registry, "_registered", {})
     names = {"__name__": "__main__"}
     for block in blocks_of(page, "python"):
-        # Blank lines in front, so that a traceback names the line of the page.
+        # Blank lines first, so that tracebacks show the line of the page.
         code = "\n" * (block.line - 1) + textwrap.dedent(block.text)
         exec(compile(code, page.name, "exec"), names)
 
@@ -227,8 +230,10 @@ def test_settings_files_load(page):
         check_env(config.environment)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+@pytest.mark.parametrize(
+    "page", [*PAGES, README, ROOT / "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_links_point_to_existing_files_and_headings(page):
     prose = FENCE.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if target.startswith("http"):
@@ -242,7 +247,7 @@ def test_links_lead_somewhere(page):
 
 
 def slug(heading: str) -> str:
-    """The anchor that a heading gets on GitHub."""
+    """Return the anchor of a heading on GitHub."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
@@ -259,7 +264,7 @@ SETTINGS = {"dqn": REPLAY, "apex": REPLAY, "r2d2": REPLAY | {"burn_in": 2, "unro
 
 @pytest.mark.parametrize("algorithm", sorted(PROGRESS))
 def test_columns_and_fields_of_a_run_are_documented(algorithm, tmp_path):
-    """Every column of progress.csv and field of result.json is named on the page about training."""
+    """docs/training.md names every column of progress.csv and every field of result.json."""
     page = (ROOT / "docs" / "training.md").read_text()
     with open(os.devnull, "w") as console:
         run = rookery.train(

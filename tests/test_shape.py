@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,38 @@ def test_every_setting_is_read_by_something(algorithm):
     read = attributes_read()
     settings = flags_of(default_config(algorithm, "CartPole-v1"))
     assert [name for name in settings if name.rpartition(".")[2] not in read] == []
+
+
+def top_level_names(path: Path) -> list[str]:
+    """The functions, classes and constants that a file defines."""
+    found = []
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.Assign):
+            found += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.append(node.target.id)
+    return [name for name in found if not name.startswith("__")]
+
+
+def sources() -> list[Path]:
+    return [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "server").rglob("*.py")]
+
+
+def test_at_most_twenty_names_are_defined_twice():
+    counts = Counter(name for path in sources() for name in set(top_level_names(path)))
+    assert len([name for name, count in counts.items() if count > 1]) <= 20
+
+
+def test_files_are_named_for_what_they_hold():
+    for path in sources():
+        assert path.stem not in {"making", "utils", "helpers", "misc"}
+        assert path.stem != "common" or path.parent.name == "backends"
+
+
+def test_no_private_interface_of_torch():
+    for path in sources():
+        text = path.read_text()
+        assert "torch._C" not in text
+        assert "torch.jit" not in text

@@ -1,4 +1,4 @@
-"""What is reported as throughput is what was learned from, whichever way an update is cut up."""
+"""Reported throughput counts the samples learned from, however an update is divided."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from scenes import CPU
 
 import rookery
-from rookery.backends.choose import build
+from rookery.backends.factory import make_backend
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
 from rookery.runs import checkpoint
@@ -27,7 +27,7 @@ def train(tmp_path, algorithm="vpg", **settings):
 
 
 def reported(run):
-    """Samples by the reports: throughput times the time since the report before."""
+    """Return the sum over reports of throughput times seconds since the previous report."""
     total, before = 0.0, 0.0
     for row in run.progress():
         total += (row["throughput"] or 0.0) * (row["seconds"] - before)
@@ -37,8 +37,8 @@ def reported(run):
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_throughput_times_time_is_the_samples_there_were(tmp_path, micro_batches, ranks):
-    """A policy gradient learns from every row once, so there are as many samples as steps."""
+def test_throughput_times_seconds_equals_samples(tmp_path, micro_batches, ranks):
+    """VPG learns from every row once, so samples equal steps."""
     run = train(
         tmp_path,
         envs=4,
@@ -52,14 +52,14 @@ def test_throughput_times_time_is_the_samples_there_were(tmp_path, micro_batches
     assert reported(run) == pytest.approx(result["samples"], rel=0.01)
 
 
-def test_epochs_count_as_often_as_they_learn(tmp_path):
+def test_samples_count_every_epoch(tmp_path):
     algo = {"epochs": 3, "minibatches": 4, "rollout_steps": 50}
     run = train(tmp_path, "ppo", envs=4, algo=algo, backend="serial")
     assert run.result["samples"] == 3 * run.result["env_steps"]
     assert reported(run) == pytest.approx(run.result["samples"], rel=0.01)
 
 
-def test_a_resumed_run_counts_all_its_samples_and_reports_the_throughput_of_its_sitting(tmp_path):
+def test_resumed_run_counts_all_samples_but_throughput_since_the_resume(tmp_path):
     algo = {"episodes": None, "rollout_steps": 40}
     half = train(tmp_path, envs=4, algo=algo, backend="serial")
     assert half.saved.meta["samples"] == half.result["samples"] == half.result["env_steps"]
@@ -71,7 +71,7 @@ def test_a_resumed_run_counts_all_its_samples_and_reports_the_throughput_of_its_
     assert 0 < an_update <= 4 * 40
 
 
-def test_a_resumed_run_on_threads_counts_all_its_samples(tmp_path):
+def test_resumed_run_on_threads_counts_all_samples(tmp_path):
     algo = {"capacity": 500, "warm_up": 100, "batch_size": 8, "samples_per_insert": 1.0}
     settings = {"backend": "threads", "actors": 1, "envs": 2, "net": {"hidden": (8,)}}
     half = train(tmp_path, "dqn", algo=algo, **settings)
@@ -80,15 +80,15 @@ def test_a_resumed_run_on_threads_counts_all_its_samples(tmp_path):
     assert result["samples"] == 8 * result["updates"] > before > 0
 
 
-def test_a_checkpoint_without_samples_counts_them_from_0(tmp_path):
+def test_checkpoint_without_samples_counts_them_from_0(tmp_path):
     half = train(tmp_path, envs=4, algo={"episodes": None, "rollout_steps": 40}, backend="serial")
     meta = {name: value for name, value in half.saved.meta.items() if name != "samples"}
-    checkpoint.save(half.checkpoints, half.saved.step, half.saved.tensors, meta)
+    checkpoint.save_checkpoint(half.checkpoints, half.saved.step, half.saved.tensors, meta)
     result = rookery.resume(half.path, env_steps=STEPS + 500).result
     assert result["samples"] == result["env_steps"] - half.saved.step
 
 
-def test_the_warm_up_is_left_out(tmp_path):
+def test_throughput_excludes_the_warm_up(tmp_path):
     algo = {"epochs": 1, "minibatches": 2, "rollout_steps": 50}
     run = train(tmp_path, "ppo", envs=4, algo=algo, backend="serial", warm_up_updates=6)
     result, rows = run.result, run.progress()
@@ -100,24 +100,24 @@ def test_the_warm_up_is_left_out(tmp_path):
 
 
 def build_samples(algo):
-    """Samples of the first three rounds: six updates."""
+    """Return the samples of the first three rounds: six updates."""
     settings = {"envs": 4, "algo": algo, "backend": "serial"}
     config = resolve("ppo", "CartPole-v1", settings, use_preset=False).config
-    built = build(config, Alone(), CPU)
+    backend = make_backend(config, Alone(), CPU)
     for _ in range(3):
-        built.backend.advance()
-    built.backend.close()
-    return float(built.parts.learner.samples)
+        backend.advance(0)
+    backend.close()
+    return float(backend.learner.samples)
 
 
-def test_a_run_that_ends_before_it_is_warm_reports_no_throughput(tmp_path):
+def test_run_that_ends_during_warm_up_reports_no_throughput(tmp_path):
     run = train(tmp_path, "ppo", envs=4, backend="serial", warm_up_updates=10**6)
     assert "throughput" not in run.result
     assert run.result["samples"] > 0
 
 
-def test_the_size_of_a_batch_is_told_first(tmp_path, capsys):
-    """64 rows of 4 floats seen, action, reward, discount, mask and what PPO records."""
+def test_batch_size_in_megabytes_is_printed_first(tmp_path, capsys):
+    """64 rows: observation of 4 floats, action, reward, discount, mask and PPO's extra fields."""
     import sys
 
     rookery.train(

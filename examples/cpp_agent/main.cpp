@@ -23,7 +23,7 @@ constexpr char kUsage[] =
     "  --envs N          environments played at once (default 1)\n"
     "  --seed N          environment i is seeded with N + i (default 0)\n"
     "  --actions FILE    write the actions: lane,episode,step,action\n"
-    "  --keys DIR        the client's keys, for a server that demands them\n";
+    "  --keys DIR        the client's keys, for a server that requires them\n";
 constexpr int kTimeoutSeconds = 60;
 
 struct Options {
@@ -70,16 +70,16 @@ Options parse(int count, char** words) {
     } else if (word == "--keys") {
       options.keys = value;
     } else {
-      throw std::invalid_argument("there is no option " + word);
+      throw std::invalid_argument("no such option: " + word);
     }
   }
-  if (names.size() != 2) throw std::invalid_argument("name a policy's folder and an address");
+  if (names.size() != 2) throw std::invalid_argument("expected a policy's folder and an address");
   options.policy = names[0];
   options.address = names[1];
   return options;
 }
 
-// Writes a line for every action that was carried out.
+// Writes a line for every action that was played.
 class ActionLog {
  public:
   explicit ActionLog(const std::string& path) {
@@ -110,8 +110,8 @@ class ActionLog {
   std::ofstream file_;
 };
 
-// Plays exactly so many episodes, each lane a share fixed beforehand: taking whichever end first
-// would favour short ones. The returns, in the order in which the episodes end.
+// Plays exactly options.episodes episodes, a fixed number in each lane: counting whichever end
+// first would favour short ones. Returns the episodes' returns in the order in which they end.
 std::vector<double> play(const Options& options) {
   rookery::Session session(options.address, options.keys, options.envs, kTimeoutSeconds);
   rookery::Policy policy(options.policy, options.envs);
@@ -165,7 +165,7 @@ int main(int count, char** words) {
   try {
     const auto options = parse(count, words);
     const c10::InferenceMode no_gradients;
-    at::set_num_threads(1);  // small networks lose more to threads than they gain
+    at::set_num_threads(1);  // threads make small networks slower
     const auto returns = play(options);
     const double sum = std::accumulate(returns.begin(), returns.end(), 0.0);
     std::printf("mean return %g of %zu episodes\n", sum / double(returns.size()), returns.size());

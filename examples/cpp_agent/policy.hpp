@@ -1,4 +1,4 @@
-// A policy exported by `rookery export`: policy.json says what goes in and out of policy.pt2.
+// A policy exported by `rookery export`: policy.json lists inputs and outputs of policy.pt2.
 #pragma once
 
 #include <ATen/ops/from_blob.h>
@@ -22,7 +22,7 @@ inline at::ScalarType scalar_type(const std::string& dtype) {
       {"<u2", at::kUInt16}, {"<i4", at::kInt},    {"<u4", at::kUInt32}, {"<i8", at::kLong},
       {"<u8", at::kUInt64}, {"<f2", at::kHalf},   {"<f4", at::kFloat}, {"<f8", at::kDouble}};
   const auto found = known.find(dtype);
-  if (found == known.end()) throw std::runtime_error("there is no tensor of type " + dtype);
+  if (found == known.end()) throw std::runtime_error("dtype " + dtype + " is not supported");
   return found->second;
 }
 
@@ -49,17 +49,17 @@ class Policy {
     for (const auto& input : described_.at("inputs")) {
       if (input.at("role") == "observation") observations_.push_back(input);
       if (input.at("role") != "state") continue;
-      // The first step clears it: what it starts from does not matter.
+      // The first step clears the state, so its initial value does not matter.
       state_.push_back(at::zeros(with_batch(input, lanes), scalar_type(input.at("dtype"))));
       next_.push_back(places.at(input.at("next")));
     }
   }
 
-  // Refuses an environment whose observations or actions are not those of the policy.
+  // Throws if the environment's observations or actions are not those of the policy.
   void check(const std::vector<json>& observation_leaves, const json& action_space) const {
     if (observation_leaves.size() != observations_.size()) {
-      throw std::runtime_error("the environment observes " +
-                               std::to_string(observation_leaves.size()) + " arrays, the policy " +
+      throw std::runtime_error("observations have " + std::to_string(observation_leaves.size()) +
+                               " arrays, those of the policy " +
                                std::to_string(observations_.size()));
     }
     for (std::size_t i = 0; i < observations_.size(); ++i) {
@@ -68,8 +68,8 @@ class Policy {
     check_kind(action_space, described_.at("outputs").at(0));
   }
 
-  // The greedy actions. `first` marks the lanes where an episode begins; reward is that of the
-  // step before, and does not matter there.
+  // Returns the greedy actions. `first` marks the lanes where an episode begins; `reward` is that
+  // of the previous step and is ignored in these lanes.
   Array act(std::vector<Array>& obs, Array& reward, Array& first) {
     std::vector<at::Tensor> inputs;
     for (auto& leaf : obs) inputs.push_back(tensor_of(leaf));
@@ -91,7 +91,7 @@ class Policy {
     return shape;
   }
 
-  // A space of one value [...] and a port of many [batch, ...].
+  // Throws unless a space [...] and an input or output [batch, ...] agree.
   static void check_kind(const json& space, const json& port) {
     json shape = port.at("shape");
     shape.erase(0);

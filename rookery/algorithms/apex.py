@@ -17,7 +17,7 @@ from rookery.algorithms.off_policy import (
     target_of,
     transition_loss,
 )
-from rookery.algorithms.replay_spec import collection_of, transition_replay
+from rookery.algorithms.replay_spec import collection_of, transition_spec
 from rookery.data.steps import Batch, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
@@ -63,23 +63,13 @@ class ApeX(LadderAlgorithm):
         self.target = target_of(self.network)
         self.collection = collection_of(spaces, config.rollout_steps)
 
-    def initial_state(self, batch: int) -> Tree:
-        return ()
-
-    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         return self.network(obs), state
 
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
-        return transition_replay(
-            self.config,
-            self.spaces,
-            recorded=True,
-            lanes=lanes,
-            writers=writers,
-            rows_at_once=self.config.rollout_steps,
-            device=self.device,
-            seed=seed,
-        )
+        config = self.config
+        spec = transition_spec(config, self.spaces, config.rollout_steps, self.device, True)
+        return spec.build(lanes, writers, seed)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         legal = self.legal(rows_of(batch)[1])

@@ -1,7 +1,8 @@
-"""What an algorithm is to the rest of the system, and the registry of names."""
+"""The base class of algorithms, the settings they share, and the registry of their names."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,55 +16,55 @@ from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree
 from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
-from rookery.memory.ring import Normalizer
+from rookery.memory.ring import RowNormalizer
 from rookery.networks.build import NetConfig
-from rookery.tracing.recorder import Recorded
+from rookery.tracing import traced
 
 
-class SpaceNormalizer(Normalizer, Protocol):
-    """What scales the observations and rewards of an environment."""
+class SpaceNormalizer(RowNormalizer, Protocol):
+    """Normalises the observations and rewards of an environment."""
 
     def raw_leaves(self) -> dict[tuple[Any, ...], spaces.Space]:
-        """The spaces of the leaves that are scaled, as they are before, by their paths."""
+        """Return the spaces of the normalised leaves before normalisation, by path."""
         ...
 
     def follow(self, shared: Mapping[str, Any]) -> None:
-        """Take over the statistics that another process shares, by their names."""
+        """Use the statistics that another process shares, by name."""
         ...
 
 
 class Spaces(NamedTuple):
-    """What a single environment sees and does."""
+    """The spaces of a single environment, and how its observations are made."""
 
     obs: spaces.Space
     action: spaces.Space
     frame_stack: int = 1
     """Frames along the first axis of an observation."""
     normalizer: SpaceNormalizer | None = None
-    """What observations and rewards are scaled by, if they are."""
+    """Normalises observations and rewards, if they are normalised."""
 
 
 class Collection(NamedTuple):
-    """How much an actor gathers at a time: so many rows, or so many whole episodes."""
+    """The rows, or the whole episodes, that an actor collects at a time."""
 
     steps: int | None = None
     episodes: int | None = None
     newest_frame: bool = False
-    """Whether of stacked observations only the newest frame is kept."""
+    """True if only the newest frame of stacked observations is stored."""
     raw: bool = False
-    """Whether observations and rewards are kept as they were before normalisation."""
+    """True if observations and rewards are stored as before normalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How a gradient becomes a step. Every algorithm's config has these fields."""
+    """Settings of the optimizer, which every algorithm has."""
 
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
     """Which optimizer."""
     learning_rate: float = 3e-4
     """Size of a step at the start."""
     anneal: bool = True
-    """Whether the learning rate falls linearly to zero over the run."""
+    """True: the learning rate falls linearly to zero over the run."""
     epsilon: float = 1e-5
     """Added to the denominator of adam and rmsprop."""
     max_grad_norm: float = 0.5
@@ -80,36 +81,59 @@ class OptimizerConfig:
         )
 
 
-class Algorithm(Protocol):
-    """Decides, prepares and judges; knows no processes, files, loggers or environments."""
+class Algorithm(ABC):
+    """A reinforcement-learning algorithm: how to act, what to store, what to minimise.
+
+    It knows no processes, threads, files, loggers or environments.
+    """
 
     Config: ClassVar[type[OptimizerConfig]]
     default_net: ClassVar[NetConfig] = NetConfig()
     off_policy: ClassVar[bool] = False
-    """Whether it learns from what other weights did: then actors may play while it learns."""
+    """True if it learns from what older weights played, so that actors may play meanwhile."""
     asynchronous: ClassVar[bool] = False
-    """Whether they do so where nobody says otherwise."""
+    """True if actors play while it learns, unless another backend is chosen."""
     explores_by: ClassVar[str | None] = None
-    """What `exploration` gives, if it is worth reporting."""
+    """Name of the column that reports `exploration`; None: it is not reported."""
     traceable: ClassVar[bool] = True
-    """False if its loss, its acting or its target values do what tracing cannot repeat, such as to
-    count their calls in Python: then nothing of it is traced."""
+    """False if its loss, acting or target values do what tracing cannot repeat, such as counting
+    their calls in Python: then nothing of it is traced."""
     trace: bool = True
-    """False if the run's settings ask for no tracing."""
+    """The setting `learner.trace`."""
     config: OptimizerConfig
     device: torch.device
     network: nn.Module
     collection: Collection
 
-    def __init__(self, spaces: Spaces, config: Any, net: NetConfig, device: torch.device): ...
+    @abstractmethod
+    def __init__(self, spaces: Spaces, config: Any, net: NetConfig, device: torch.device):
+        """Subclasses set `config`, `device`, `network` and `collection`."""
+
+    # ---------------------------------------------------------------- acting
 
     def initial_state(self, batch: int) -> Tree:
-        """Recurrent state at the start of an episode, [batch, ...]; () without one."""
-        ...
+        """Return the recurrent state at the start of an episode, [batch, ...]; () without one."""
+        return ()
 
     def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
-        """How much to explore in each of the lanes, [B], so many steps into the run."""
+        """Return how much to explore in each lane, [B], `env_steps` into the run."""
         return torch.ones(lanes.size, device=self.device)
+
+    @abstractmethod
+    def draw(self, explore: Tensor, generator: torch.Generator | None) -> Tree:
+        """Return the random numbers with which `choose` explores as much as `explore` [B] says."""
+
+    @abstractmethod
+    def choose(
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tree | None, explain: bool = False
+    ) -> Decision:
+        """Choose actions for observations [B, ...] and the rewards [B] that came with them.
+
+        `draw` are random numbers for exploration; None: choose the best actions. `extra` of the
+        decision holds what is stored with the row, or with `explain` what the action was chosen by:
+        distribution parameters and value, or action values. Tensor operations only, the same for
+        every batch size: this is traced and exported.
+        """
 
     def act(
         self,
@@ -119,71 +143,80 @@ class Algorithm(Protocol):
         generator: torch.Generator | None,
         explore: Tensor | None,
     ) -> Decision:
-        """Actions for observations [B, ...] and the rewards [B] that came with them; without
-        exploration the best ones."""
-        ...
-
-    def played(self, state: Tree, env_action: Tensor) -> Tree:
-        """The state after a decision, if the environments were given the actions [B] instead of
-        those that were decided."""
-        return state
+        """Choose actions, exploring as much as `explore` [B] says; None: choose the best ones."""
+        draw = None if explore is None else self.draw(explore, generator)
+        return self.traced_choose(obs, reward, state, draw)
 
     def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
-        """What `act` decides without exploration, and in `extra` all that it was decided by.
+        """Return the best actions, with what they were chosen by in `extra`."""
+        return self.choose(obs, reward, state, None, explain=True)
 
-        Operations on tensors alone, the same for every batch size: what is exported."""
-        ...
+    @cached_property
+    def traced_choose(self) -> Callable[..., Decision]:
+        """`choose`, traced where that is faster."""
+        return self.traced("acting", self.choose, lambda: [self.network])
 
+    def replace_action(self, state: Tree, env_action: Tensor) -> Tree:
+        """Return the recurrent state after a decision whose actions [B] were replaced by others."""
+        return state
+
+    # ---------------------------------------------------------------- learning
+
+    @abstractmethod
     def prepare(self, segment: Segment) -> Segment:
-        """What the actor makes of its rows before they are learned from."""
-        ...
+        """Return a segment as the memory stores it; computed beside the actor."""
 
+    @abstractmethod
     def memory(self, lanes: int, writers: int, seed: int) -> Memory:
-        """Where prepared segments go: those of `writers` actors with `lanes` environments each."""
-        ...
+        """Return the memory for segments of `writers` actors with `lanes` environments each."""
 
-    def ahead(self, batch: Batch) -> Batch:
-        """The batch with what can be computed of it while the learner is busy with another."""
+    def precompute_targets(self, batch: Batch, coming: range | None = None) -> Batch:
+        """Return the batch with the target values of its rows, where that saves time.
+
+        `coming` are the numbers of the updates that the batch will be split into: the values must
+        be the same in all of them. None: the batch is drawn while the learner is busy with another.
+        """
         return batch
 
-    def settled(self, done: int, coming: int) -> bool:
-        """Whether that stays the same for so many coming updates, after so many that were done."""
-        return False
+    def before_update(self, generator: torch.Generator) -> None:  # noqa: B027
+        """Draw the random numbers that the loss needs, such as noise.
 
-    def before_update(self, generator: torch.Generator) -> None:
-        """Called once before the loss of an update is computed, however many parts its batch is
-        cut into; draws the random numbers that the loss needs. The generator's numbers are the
-        same on every rank."""
+        Called once an update, however many micro batches it has; the generator draws the same
+        numbers on every rank.
+        """
 
+    @abstractmethod
     def statistics(self, batch: Batch) -> Tensor:
-        """Sums over the batch's rows that its loss needs; the first is their count.
+        """Return sums over the batch's rows that its loss needs; the first is their count.
 
-        The learner adds them up over all ranks before any loss is computed."""
-        ...
+        The learner adds them up over all ranks before any loss is computed.
+        """
 
+    @abstractmethod
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
-        """What a batch, or a part of one, costs, given the statistics of the whole."""
-        ...
+        """Return the loss of a batch, or of a micro batch, given the statistics of the whole."""
 
     @property
     def may_stop(self) -> bool:
-        """Whether `stop` can say yes."""
+        """True if `stop` can return True."""
         return False
 
     def stop(self, metrics: dict[str, float]) -> bool:
-        """Whether to leave off learning from this memory's content before this update."""
+        """True if the rest of the memory's batches, this one included, must not be learned from."""
         return False
 
-    def after_update(self, updates: int) -> None:
-        """What follows the learner's so many-th step."""
+    def after_update(self, updates: int) -> None:  # noqa: B027
+        """Called after update number `updates`, such as to update a target network."""
 
     def saved(self) -> dict[str, nn.Module]:
-        """Modules beside the network whose parameters belong to a checkpoint, by name."""
+        """Return modules beside the network whose parameters belong to a checkpoint, by name."""
         return {}
+
+    # ---------------------------------------------------------------- tracing and log
 
     @property
     def untraced(self) -> str | None:
-        """Why nothing of it is traced; None if it is."""
+        """Why the algorithm is not traced; None if it is."""
         if not self.trace:
             return "learner.trace is false"
         if not self.traceable:
@@ -198,18 +231,18 @@ class Algorithm(Protocol):
         function: Callable[..., Any],
         modules: Callable[[], Sequence[nn.Module]],
     ) -> Callable[..., Any]:
-        """Return `function` traced, or as it is if nothing of the algorithm is traced. If it turns
-        out that it cannot be traced after all, there is a notice with this name."""
+        """Return `function` traced, or unchanged if the algorithm is not traced. If tracing it is
+        given up later, a warning with this name is logged."""
 
-        def tell(recorded: Recorded) -> None:
-            if recorded.lost:
-                self.notices.append(f"warning: {name}: {recorded.status}")
+        def report(status: str, is_warning: bool) -> None:
+            if is_warning:
+                self.notices.append(f"warning: {name}: {status}")
 
-        return function if self.untraced else Recorded(function, modules, self, tell)
+        return function if self.untraced else traced(function, modules, self, report)
 
     @cached_property
     def notices(self) -> list[str]:
-        """Lines for the run's log that nobody has taken yet."""
+        """Lines for the run's log since the last `take_notices`."""
         return []
 
     def take_notices(self) -> list[str]:
@@ -223,7 +256,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {}
 
 
 def register(name: str) -> Callable[[type], type]:
-    """Class decorator: the algorithm is called `name` on the command line."""
+    """Class decorator that registers an algorithm as `name`."""
 
     def add(cls: type) -> type:
         ALGORITHMS[name] = cls
@@ -233,10 +266,10 @@ def register(name: str) -> Callable[[type], type]:
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm called `name`."""
+    """Return the class of the algorithm `name`."""
     if name not in ALGORITHMS:
         raise BadInput(
-            f'algorithm: there is no "{name}".{nearest(name, ALGORITHMS)}'
+            f'algorithm: unknown algorithm "{name}".{nearest(name, ALGORITHMS)}'
             " 'rookery algorithms' lists them."
         )
     return ALGORITHMS[name]

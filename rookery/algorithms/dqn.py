@@ -18,13 +18,13 @@ from rookery.algorithms.off_policy import (
     target_of,
     transition_loss,
 )
-from rookery.algorithms.replay_spec import collection_of, transition_replay
+from rookery.algorithms.replay_spec import collection_of, transition_spec
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
 from rookery.memory.replay import Replay
 from rookery.networks.build import NetConfig
-from rookery.networks.distributional import expected, projected
+from rookery.networks.distributional import expected_value, project_onto_atoms
 from rookery.networks.noisy import NoisyLinear
 from rookery.networks.q import QHeadConfig, QNetwork
 
@@ -34,27 +34,27 @@ class DQNConfig(ReplayConfig):
     """Settings of DQN."""
 
     alpha: float = 0.0
-    """Windows are drawn in proportion to their priority to this power; 0: evenly."""
+    """Exponent of priorities in sampling; 0: uniform sampling."""
     dueling: bool = False
-    """Whether value and advantages have outputs of their own."""
+    """True: value and advantages have separate output streams (Wang et al. 2016)."""
     n_step: int = 1
-    """Steps whose rewards are summed before a value is trusted."""
+    """Rewards summed before bootstrapping."""
     rollout_steps: int = 1
     """Rows collected from each environment between updates."""
     epsilon_start: float = 1.0
     """Probability of a random action at the start."""
     epsilon_end: float = 0.05
-    """The same in the end."""
+    """Probability of a random action at the end."""
     epsilon_steps: int = 100_000
-    """Agent steps over which it falls."""
+    """Agent steps over which epsilon falls."""
     atoms: int = 1
-    """Values are distributions over so many atoms (C51); 1: plain numbers."""
+    """Atoms of the value distribution (C51, Bellemare et al. 2017); 1: plain values."""
     value_min: float = -10.0
     """The lowest atom."""
     value_max: float = 10.0
     """The highest atom."""
     noisy: bool = False
-    """Whether noise in the weights explores instead of random actions."""
+    """True: explore by noise in the weights (Fortunato et al. 2018), not by random actions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,8 +76,8 @@ class DQNConfig(ReplayConfig):
 
 @register("dqn")
 class DQN(ReplayAlgorithm):
-    """Q-learning from a replay memory: double, dueling, n-step, prioritized, distributional and
-    noisy as the settings say."""
+    """Q-learning from a replay memory; optionally double, dueling, n-step, prioritized,
+    distributional and noisy."""
 
     Config = DQNConfig
     config: DQNConfig
@@ -97,11 +97,8 @@ class DQN(ReplayAlgorithm):
         self.target = target_of(self.network)
         self.atoms = torch.linspace(config.value_min, config.value_max, config.atoms, device=device)
         self.collection = collection_of(spaces, config.rollout_steps)
-        # Errors of plain values are no measure of how wrong a distribution is.
+        # TD errors of mean values do not measure how wrong a distribution is.
         self.records = config.alpha > 0 and config.atoms == 1
-
-    def initial_state(self, batch: int) -> Tree:
-        return ()
 
     def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
         config = self.config
@@ -120,38 +117,31 @@ class DQN(ReplayAlgorithm):
     ) -> Decision:
         if self.config.noisy:
             for layer in noisy_layers(self.network):
-                layer.quiet() if explore is None else layer.renew(generator)
+                layer.zero_noise() if explore is None else layer.reset_noise(generator)
         return super().act(obs, reward, state, generator, explore)
 
-    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         return self.values(self.network(obs)), state
 
     def values(self, out: Tensor) -> Tensor:
-        """Action values [..., A] from the network's output."""
-        return expected(out, self.atoms) if self.config.atoms > 1 else out
+        """Return action values [..., A] from the network's output."""
+        return expected_value(out, self.atoms) if self.config.atoms > 1 else out
 
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
-        return transition_replay(
-            self.config,
-            self.spaces,
-            recorded=self.records,
-            lanes=lanes,
-            writers=writers,
-            rows_at_once=self.config.rollout_steps,
-            device=self.device,
-            seed=seed,
-        )
+        config = self.config
+        spec = transition_spec(config, self.spaces, config.rollout_steps, self.device, self.records)
+        return spec.build(lanes, writers, seed)
 
-    def ahead(self, batch: Batch) -> Batch:
-        """Of plain values only: noise is drawn anew with every update."""
+    def precompute_targets(self, batch: Batch, coming: range | None = None) -> Batch:
+        """Only without distributions and noise: noise is drawn again for every update."""
         plain = self.config.atoms == 1 and not self.config.noisy
-        return super().ahead(batch) if plain else batch
+        return super().precompute_targets(batch, coming) if plain else batch
 
     def before_update(self, generator: torch.Generator) -> None:
         """Draw new noise for the network and its target."""
         if self.config.noisy:
             for layer in (*noisy_layers(self.network), *noisy_layers(self.target)):
-                layer.renew(generator)
+                layer.reset_noise(generator)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
@@ -168,24 +158,24 @@ class DQN(ReplayAlgorithm):
         return Loss(total, metrics, priorities if self.config.alpha else None)
 
     def distribution_costs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean values [B] of the actions taken, and cross-entropies [B] to their targets."""
+        """Return mean values [B] of the actions taken, and cross-entropies [B] to their targets."""
         steps, atoms = batch.steps, self.atoms
         now, later = rows_of(batch)
         logits = chosen_distribution(self.network(now), steps.action[0].long())
         with torch.no_grad():
             target = self.target(later)
             chooser = self.network(later) if self.config.double else target
-            value = allowed(expected(chooser, atoms), self.legal(later))
+            value = allowed(expected_value(chooser, atoms), self.legal(later))
             best = chosen_distribution(target, value.argmax(-1))
-            goal = projected(best.softmax(-1), steps.reward[0], steps.discount[0], atoms)
-        return expected(logits, atoms), -(goal * logits.log_softmax(-1)).sum(-1)
+            goal = project_onto_atoms(best.softmax(-1), steps.reward[0], steps.discount[0], atoms)
+        return expected_value(logits, atoms), -(goal * logits.log_softmax(-1)).sum(-1)
 
 
 def chosen_distribution(logits: Tensor, action: Tensor) -> Tensor:
-    """Logits [B, Z] of the actions [B], out of [B, A, Z]."""
+    """Return the logits [B, Z] of the actions [B], out of [B, A, Z]."""
     return logits[torch.arange(len(action), device=action.device), action]
 
 
 def noisy_layers(network: nn.Module) -> list[NoisyLinear]:
-    """The layers that carry noise."""
+    """Return the layers with noise in their weights."""
     return [layer for layer in network.modules() if isinstance(layer, NoisyLinear)]

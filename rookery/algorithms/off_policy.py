@@ -1,9 +1,10 @@
-"""What the algorithms that learn action values from a replay memory have in common."""
+"""What Q-learning algorithms share: settings, TD errors, target network, acting."""
 
 from __future__ import annotations
 
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.algorithms.exploration import draw_for, epsilon_greedy, ladder
+from rookery.algorithms.exploration import EpsilonDraw, draw_epsilon, epsilon_greedy, ladder
 from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import BadInput, require
@@ -24,7 +25,7 @@ from rookery.memory import budget
 from rookery.memory.replay import Columns
 from rookery.memory.returns import n_step
 from rookery.memory.sum_tree import Floats, Indices
-from rookery.networks.action_masks import Legality, legality, restricted
+from rookery.networks.action_masks import LegalActions, legal_actions_of, mask_illegal
 from rookery.networks.images import has_images
 
 
@@ -35,7 +36,7 @@ class ReplayConfig(OptimizerConfig):
     learning_rate: float = 1e-4
     """Size of a step at the start."""
     anneal: bool = False
-    """Whether the learning rate falls linearly to zero over the run."""
+    """True: the learning rate falls linearly to zero over the run."""
     epsilon: float = 1.5e-4
     """Added to the denominator of adam and rmsprop."""
     max_grad_norm: float = 40.0
@@ -43,31 +44,31 @@ class ReplayConfig(OptimizerConfig):
     gamma: float = 0.99
     """Discount per agent step."""
     n_step: int = 3
-    """Steps whose rewards are summed before a value is trusted."""
+    """Rewards summed before bootstrapping."""
     batch_size: int = 32
     """Windows in an update."""
     capacity: int | str = 1_000_000
-    """What the memory holds over all environments: rows, or bytes such as 8GB."""
+    """Size of the memory over all environments: rows, or bytes such as 8GB."""
     warm_up: int = 20_000
     """Rows stored over all environments before learning starts."""
     samples_per_insert: float | None = 8.0
-    """How often each stored step is learned from on average; none: as often as it happens."""
+    """How often each stored step is learned from on average; none: no limit."""
     alpha: float = 0.6
-    """Windows are drawn in proportion to their priority to this power; 0: evenly."""
+    """Exponent of priorities in sampling (Schaul et al. 2016); 0: uniform sampling."""
     beta: float = 0.4
-    """How far importance weights correct for that: 0 not at all, 1 in full."""
+    """Exponent of importance weights: 0 no correction, 1 full correction."""
     beta_end: float | None = None
-    """What beta rises to linearly over the run; none: it stays."""
+    """Value that beta rises to linearly over the run; none: constant."""
     double: bool = True
-    """Whether the learned network chooses the action that the target network values."""
+    """True: double Q-learning, the online network chooses the action of the target value."""
     dueling: bool = True
-    """Whether value and advantages have outputs of their own."""
+    """True: value and advantages have separate output streams (Wang et al. 2016)."""
     loss: Literal["huber", "mse"] = "huber"
-    """Cost of an error."""
+    """Loss of a TD error."""
     target_period: int = 2_500
-    """Updates between copies of the network to its target, if target_tau is none."""
+    """Updates between copies of the network into its target, if target_tau is none."""
     target_tau: float | None = None
-    """Share of the network that flows into its target with every update; none: copies."""
+    """Share of the network mixed into its target with every update; none: copies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,10 +95,10 @@ class ReplayConfig(OptimizerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LadderConfig(ReplayConfig):
-    """Settings of those whose environments explore to different degrees."""
+    """Settings of algorithms whose environments explore with different epsilons."""
 
     samples_per_insert: float | None = None
-    """How often each stored step is learned from on average; none: as often as it happens."""
+    """How often each stored step is learned from on average; none: no limit."""
     epsilon_base: float = 0.4
     """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
     epsilon_power: float = 7.0
@@ -114,26 +115,26 @@ class LadderConfig(ReplayConfig):
 
 
 def chosen_value(q: Tensor, action: Tensor) -> Tensor:
-    """Values [...] of the actions taken, out of q [..., A]."""
+    """Return the values [...] of the actions taken, out of q [..., A]."""
     return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
 
 def cost(value: Tensor, goal: Tensor, loss: str) -> Tensor:
-    """Huber's cost of TD errors, quadratic up to 1, or the quadratic one; any shape."""
+    """Return the Huber loss of TD errors, quadratic up to 1, or half their squares; any shape."""
     if loss == "huber":
         return F.huber_loss(value, goal, reduction="none")
     return 0.5 * (goal - value).square()
 
 
 def allowed(q: Tensor, legal: Tensor | None) -> Tensor:
-    """Values [..., A] as actions are chosen by them: illegal ones are never best."""
-    return restricted(q, legal, -math.inf)
+    """Return values [..., A] with illegal actions at minus infinity."""
+    return mask_illegal(q, legal, -math.inf)
 
 
 def transition_td(
     network: nn.Module, target: nn.Module, batch: Batch, double: bool, legal: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Values [B] of the actions taken in n-step transitions, and what they should be [B], given
+    """Return values [B] of the actions taken in n-step transitions, and their targets [B], given
     the actions that are legal at their ends [B, A]."""
     steps = batch.steps
     now, later = rows_of(batch)
@@ -155,8 +156,8 @@ def transition_loss(
     config: ReplayConfig,
     legal: Tensor | None = None,
 ) -> Loss:
-    """The loss of n-step transitions, over the whole batch's count of them, given the actions
-    that are legal at their ends [B, A]."""
+    """Return the loss of n-step transitions, divided by their `count` in the whole batch, given the
+    actions that are legal at their ends [B, A]."""
     assert batch.weight is not None
     q, goal = transition_td(network, target, batch, config.double, legal)
     scale = 1 / count.float()
@@ -168,18 +169,18 @@ def transition_loss(
 
 
 def rows_of(batch: Batch) -> tuple[Tree, Tree]:
-    """The observations at both ends of n-step transitions, each [B, ...]."""
+    """Return the observations at both ends of n-step transitions, each [B, ...]."""
     return tree_map(lambda x: x[0], batch.steps.obs), tree_map(lambda x: x[1], batch.steps.obs)
 
 
 def recorded_values(q: Tensor, action: Tensor) -> dict[str, Tensor]:
-    """What first priorities need to know of the values [B, A] and the actions taken [B]."""
+    """Return what first priorities are computed from: values of the action taken and the best."""
     return {"q": chosen_value(q, action), "value": q.amax(-1)}
 
 
 def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> Floats:
-    """|TD error| of n-step transitions from what was recorded while acting: the value of the
-    action taken, "q", and that of the best, "value"; [transitions, B]."""
+    """Return |TD error| [transitions, B] of n-step transitions from values recorded while acting:
+    "q" of the action taken, and "value" of the best."""
     sums = n_step(columns.reward, columns.discount, columns.mask, gamma, n)
     count = len(sums.reward)
     later = np.arange(count)[:, None] + sums.last.astype(np.int64)
@@ -194,14 +195,14 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def target_of(network: Network) -> Network:
-    """A copy of the network that gets no gradient."""
+    """Return a copy of the network that gets no gradient."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
 def followed(target: Network, network: Network, updates: int, config: ReplayConfig) -> Network:
-    """The target network brought up to date, as the settings say.
+    """Return the target network after update number `updates`.
 
-    A copy is a new module: whoever computes with the old one meanwhile never sees a mixture.
+    A copy is a new module, so that a thread that computes with the old one sees no mixture.
     """
     if config.target_tau is not None:
         with torch.no_grad():
@@ -213,7 +214,7 @@ def followed(target: Network, network: Network, updates: int, config: ReplayConf
 
 
 class ReplayAlgorithm(Algorithm):
-    """What follows from having a target network."""
+    """Base class of Q-learning with a replay memory and a target network."""
 
     off_policy = True
     explores_by = "epsilon"
@@ -221,68 +222,48 @@ class ReplayAlgorithm(Algorithm):
     spaces: Spaces
     target: nn.Module
     start: int
-    """The environment's word for the first action."""
+    """The environment's number of the first action."""
     records = True
-    """Whether the values of actions are kept with them, for first priorities."""
+    """True if values of actions are stored with them, for first priorities."""
 
     @cached_property
-    def legality(self) -> Legality | None:
-        """What tells the legal actions, if observations do."""
-        return legality(self.spaces.obs, self.spaces.action)
+    def legality(self) -> LegalActions | None:
+        """Computes the legal actions from observations, if they have an action mask."""
+        return legal_actions_of(self.spaces.obs, self.spaces.action)
 
     def legal(self, obs: Tree) -> Tensor | None:
-        """The actions [..., A] that may be taken; None: all of them, always."""
+        """Return which actions [..., A] are legal; None: always all."""
         return None if self.legality is None else self.legality(obs)
 
-    @cached_property
-    def decided(self) -> Callable[..., Decision]:
-        """`choose`, traced where that pays."""
-        return self.traced("acting", self.choose, lambda: [self.network])
-
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
-    ) -> Decision:
-        return self.decided(obs, reward, state, draw_for(explore, generator), explore)
+    def draw(self, explore: Tensor, generator: torch.Generator | None) -> EpsilonDraw:
+        return draw_epsilon(explore, generator)
 
     def choose(
-        self, obs: Tree, reward: Tensor, state: Tree, draw: Tensor | None, explore: Tensor | None
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tree | None, explain: bool = False
     ) -> Decision:
-        """What `act` decides, given the random numbers for it."""
-        q, after = self.judge(obs, reward, state)
+        q, after = self.q_values(obs, reward, state)
         legal = self.legal(obs)
-        q = allowed(q, legal)
-        action = epsilon_greedy(q, explore, draw, legal)
-        extra = recorded_values(q, action) if self.records else {}
-        return Decision(action, self.named(action), self.carried(after, action), extra)
+        masked = allowed(q, legal)
+        action = epsilon_greedy(masked, draw, legal)
+        extra = recorded_values(masked, action) if self.records else {}
+        env_action = action + self.start if self.start else action
+        return Decision(
+            action, env_action, self.state_after(after, action), {"q": q} if explain else extra
+        )
 
-    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
-        """Of a network whose noise, if it has any, is quiet."""
-        q, after = self.judge(obs, reward, state)
-        action = allowed(q, self.legal(obs)).argmax(-1)
-        return Decision(action, self.named(action), self.carried(after, action), {"q": q})
+    @abstractmethod
+    def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Return action values [B, A], and the recurrent core's state after the observation."""
 
-    def named(self, action: Tensor) -> Tensor:
-        """Actions as the environment calls them."""
-        return action + self.start if self.start else action
-
-    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Action values [B, A], and the recurrent core's state after the observation."""
-        raise NotImplementedError
-
-    def carried(self, core: Tree, action: Tensor) -> Tree:
-        """The state to go on with after the actions [B]."""
+    def state_after(self, core: Tree, action: Tensor) -> Tree:
+        """Return the state after the actions [B], given that of the recurrent core."""
         return core
 
     def prepare(self, segment: Segment) -> Segment:
         return segment
 
     def statistics(self, batch: Batch) -> Tensor:
-        """How many windows there are."""
+        """Return the number of windows."""
         count = batch.steps.mask.shape[1]
         return torch.full((1,), count, dtype=torch.float64, device=self.device)
 
@@ -290,27 +271,30 @@ class ReplayAlgorithm(Algorithm):
         self.target = followed(self.target, self.network, updates, self.config)
 
     @torch.no_grad()
-    def ahead(self, batch: Batch) -> Batch:
-        """With the target network's values, unless it changes with every update."""
+    def precompute_targets(self, batch: Batch, coming: range | None = None) -> Batch:
+        """Add the target network's values, unless the target changes with every update.
+
+        Small networks compute them faster within the update, so only images are worth it where the
+        learner itself has to wait.
+        """
         if self.config.target_tau is not None:
             return batch
-        known = self.valued(batch)
+        period = self.config.target_period
+        if coming is not None:
+            changes = coming[0] // period != coming[-1] // period
+            if changes or not has_images(self.spaces.obs):
+                return batch
+        known = self.traced_target_values(batch)
         extra = batch.steps.extra | {"target_q": known}
         return batch._replace(steps=batch.steps._replace(extra=extra))
 
-    def settled(self, done: int, coming: int) -> bool:
-        period = self.config.target_period
-        same = done // period == (done + coming - 1) // period
-        # Small networks are sooner asked within the update.
-        return same and has_images(self.spaces.obs)
-
     @cached_property
-    def valued(self) -> Callable[[Batch], Tensor]:
-        """`target_values`, traced where that pays."""
+    def traced_target_values(self) -> Callable[[Batch], Tensor]:
+        """`target_values`, traced where that is faster."""
         return self.traced("target values", self.target_values, lambda: [self.target])
 
     def target_values(self, batch: Batch) -> Tensor:
-        """The target network's values where they are needed, [T, B, A]."""
+        """Return the target network's values at the ends of the transitions, [T, B, A]."""
         return self.target(rows_of(batch)[1]).unsqueeze(0)
 
     def saved(self) -> dict[str, nn.Module]:
@@ -318,7 +302,7 @@ class ReplayAlgorithm(Algorithm):
 
 
 class LadderAlgorithm(ReplayAlgorithm):
-    """Actors that explore to different degrees and may play while the learner learns."""
+    """Actors that explore with different epsilons and play while the learner learns."""
 
     asynchronous = True
     config: LadderConfig
@@ -329,7 +313,7 @@ class LadderAlgorithm(ReplayAlgorithm):
 
 
 def count_actions(name: str, space: spaces.Space) -> int:
-    """How many actions there are; only Discrete spaces have action values."""
+    """Return the number of actions; BadInput unless the space is Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise BadInput(
             f"algorithm: {name} needs a Discrete action space, the environment has"

@@ -1,9 +1,6 @@
-"""What the policy-gradient algorithms have in common: acting, and pure functions."""
+"""Acting with an actor-critic, and pure functions of policy gradients."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,67 +12,43 @@ from rookery.networks.build import ActorCritic
 
 
 class PolicyAlgorithm(Algorithm):
-    """What follows from having an actor-critic."""
+    """Acting with an actor-critic."""
 
     network: ActorCritic
 
     def initial_state(self, batch: int) -> Tree:
         return self.network.initial_state(batch, self.device)
 
-    def act(
-        self,
-        obs: Tree,
-        reward: Tensor,
-        state: Tree,
-        generator: torch.Generator | None,
-        explore: Tensor | None,
+    def draw(self, explore: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.network.head.draw(len(explore), generator, self.device)
+
+    def choose(
+        self, obs: Tree, reward: Tensor, state: Tree, draw: Tree | None, explain: bool = False
     ) -> Decision:
-        head = self.network.head
-        draw = None if explore is None else head.draw(len(reward), generator, self.device)
-        return self.decided(obs, state, draw)
-
-    @cached_property
-    def decided(self) -> Callable[..., Decision]:
-        """`choose`, traced where that pays."""
-        return self.traced("acting", self.choose, lambda: [self.network])
-
-    def choose(self, obs: Tree, state: Tree, draw: Tensor | None) -> Decision:
-        """What `act` decides given the random numbers for it, or without any; with the
-        distribution that the actions came from.
-
-        Values are recorded too where they come with the policy; a value network of its own answers
-        for a whole segment at once, in `values`.
+        """Choose actions; stored with the row are the distribution's parameters, and the value
+        where one network computes both. A separate value network computes whole segments at once,
+        in `values`.
         """
-        extra: dict[str, Tensor] = {}
-        if self.network.values_apart:
-            params = self.network.policy(obs)
-        else:
-            params, extra["value"], state = self.network.step(obs, state)
-        extra["params"] = params
-        head = self.network.head
-        action = head.mode(params) if draw is None else head.sample(params, draw)
-        return Decision(action, head.to_env(action), state, extra)
-
-    def best(self, obs: Tree, reward: Tensor, state: Tree) -> Decision:
-        """With the distribution's parameters by name and, where there is a critic, the value."""
         network, head = self.network, self.network.head
-        if network.values_apart:
-            params, value = network.policy(obs), network.value(obs)
+        value = None
+        if network.has_separate_value:
+            params = network.policy(obs)
+            value = network.value(obs) if explain else None
         else:
             params, value, state = network.step(obs, state)
-        action = head.mode(params)
-        extra = head.named(params)
-        if network.value_head is not None:
+        action = head.mode(params) if draw is None else head.sample(params, draw)
+        extra = head.named(params) if explain else {"params": params}
+        if value is not None and (network.value_head is not None or not explain):
             extra["value"] = value
         return Decision(action, head.to_env(action), state, extra)
 
 
 def values(network: ActorCritic, segment: Segment) -> Tensor:
-    """Values of a segment's observations and of the one after them, [T + 1, B]."""
+    """Return values of a segment's observations and of the one after them, [T + 1, B]."""
     if network.value_head is None:
         rows, lanes = segment.steps.reward.shape
         return segment.steps.reward.new_zeros(rows + 1, lanes)
-    if network.values_apart:
+    if network.has_separate_value:
         first, last = network.value(segment.steps.obs), network.value(segment.next_obs)
     else:
         first = segment.steps.extra["value"]
@@ -84,14 +57,14 @@ def values(network: ActorCritic, segment: Segment) -> Tensor:
 
 
 def moments(values: Tensor, mask: Tensor) -> Tensor:
-    """Count, sum and sum of squares of the unmasked values, [3] in double precision."""
+    """Return count, sum and sum of squares of the unmasked values, [3] in double precision."""
     masked = (values * mask).double().flatten()
     count = mask.sum(dtype=torch.float64)
     return torch.stack([count, masked.sum(), torch.dot(masked, masked)])
 
 
 def standardise(values: Tensor, moments: Tensor, centre: bool = True, scale: bool = True) -> Tensor:
-    """`values` less their mean, over their deviation; either may be left out."""
+    """Return `values` minus their mean, divided by their deviation; either is optional."""
     count, total, squares = moments.unbind()
     count = count.clamp(min=1)
     mean = total / count

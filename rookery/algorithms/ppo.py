@@ -26,25 +26,25 @@ class PPOConfig(OptimizerConfig):
     gamma: float = 0.99
     """Discount per agent step."""
     lam: float = 0.95
-    """Decay of later errors in the generalised advantage estimate."""
+    """Lambda of the generalised advantage estimate (Schulman et al. 2016)."""
     rollout_steps: int = 128
     """Rows collected from each environment between updates."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 4
-    """Updates a pass."""
+    """Updates per pass."""
     clip: float = 0.2
-    """How far the probability ratio may move and still be rewarded."""
+    """The probability ratio is clipped to 1 - clip and 1 + clip."""
     normalize_advantage: bool = True
-    """Whether advantages are scaled to mean 0 and deviation 1 in each minibatch."""
+    """True: advantages are scaled to mean 0 and deviation 1 in each minibatch."""
     value_clip: float | None = None
-    """How far the value may move and still be rewarded; none: freely."""
+    """The change of the value is clipped to this; none: not clipped."""
     value_coef: float = 0.5
     """Weight of the value loss."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     max_kl: float | None = None
-    """A rollout is left when the policy has moved this far from it; none: never."""
+    """Updates on a rollout stop when the KL divergence exceeds this; none: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class PPOConfig(OptimizerConfig):
 
 
 def clipped_objective(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The pessimistic surrogate min(r A, clip(r) A), to be raised; any shape.
+    """Return the clipped surrogate min(r A, clip(r) A), to be maximised; any shape.
 
     Where the clipped term is less than the other it does not depend on the ratio, so that it needs
     no gradient; where they are equal, they have the same.
@@ -76,7 +76,7 @@ def clipped_objective(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def value_error(value: Tensor, old: Tensor, target: Tensor, clip: float | None) -> Tensor:
-    """Half the squared error, the worse of the value's and the clipped value's; any shape."""
+    """Return half the squared error of the value or the clipped value, the larger; any shape."""
     error = F.mse_loss(value, target, reduction="none")
     if clip is not None:
         near = old + (value - old).clamp(-clip, clip)
@@ -89,6 +89,7 @@ class PPO(PolicyAlgorithm):
     """Clipped objective, GAE, a value beside the policy, recurrent or not."""
 
     Config = PPOConfig
+    config: PPOConfig
 
     def __init__(self, spaces: Spaces, config: PPOConfig, net: NetConfig, device: torch.device):
         self.config = config
@@ -128,7 +129,7 @@ class PPO(PolicyAlgorithm):
         advantage = rows.extra["advantage"]
         if config.normalize_advantage:
             advantage = standardise(advantage, statistics)
-        params, value = self.judged(batch)
+        params, value = self.evaluate(batch)
         log_prob, entropies = self.network.head.log_prob_and_entropy(params, rows.action)
         log_ratio = log_prob - rows.extra["log_prob"]
         ratio = log_ratio.exp()
@@ -151,8 +152,8 @@ class PPO(PolicyAlgorithm):
             }
         return Loss(total, metrics)
 
-    def judged(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Distribution parameters [N, P] and values [N] of a batch's N rows."""
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return distribution parameters [N, P] and values [N] of a batch's N rows."""
         steps = batch.steps
         if not self.network.recurrent:
             return self.network(flatten_time(steps.obs), ())

@@ -19,7 +19,7 @@ from rookery.algorithms.off_policy import (
     count_actions,
     target_of,
 )
-from rookery.algorithms.replay_spec import build_replay, collection_of, layout_of
+from rookery.algorithms.replay_spec import ReplaySpec, collection_of, layout_of
 from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
@@ -44,22 +44,22 @@ class R2D2Config(LadderConfig):
     batch_size: int = 64
     """Sequences in an update."""
     alpha: float = 0.9
-    """Sequences are drawn in proportion to their priority to this power; 0: evenly."""
+    """Exponent of priorities in sampling; 0: uniform sampling."""
     beta: float = 0.6
-    """How far importance weights correct for that: 0 not at all, 1 in full."""
+    """Exponent of importance weights: 0 no correction, 1 full correction."""
     burn_in: int = 40
-    """Rows that only bring the recurrent state up to date."""
+    """Rows that only warm up the recurrent state."""
     unroll: int = 80
     """Rows of a sequence that are learned from; n_step more follow them."""
     stride: int | None = None
     """Rows between the starts of sequences; none: unroll, so that each row is learned from once
     in every pass."""
     eta: float = 0.9
-    """A sequence's priority is eta times its largest error plus the rest times the mean."""
+    """A sequence's priority is eta max + (1 - eta) mean of its absolute TD errors."""
     rescale: bool = True
-    """Whether values are learned on the scale h, which draws large ones near."""
+    """True: values are learned on the scale h, which compresses large ones."""
     inputs: bool = True
-    """Whether the network sees the previous action and reward."""
+    """True: the network sees the previous action and reward."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,13 +85,13 @@ class R2D2Config(LadderConfig):
     @property
     def rows_at_once(self) -> int:
         """Rows collected at a time: sequences must start where a collection does, because the
-        recurrent state is kept there."""
+        recurrent state is stored there."""
         stride = self.sequence_stride
         return max(n for n in range(1, MOST_ROWS_AT_ONCE + 1) if stride % n == 0)
 
     @property
     def later(self) -> int:
-        """The first row, burn-in past, before which another sequence stores its state."""
+        """The first row after the burn-in before which another sequence stores its state."""
         stride = self.sequence_stride
         return max(1, -(-self.burn_in // stride)) * stride
 
@@ -100,7 +100,7 @@ class R2D2Config(LadderConfig):
 
 
 def mixed_priority(error: Tensor, mask: Tensor, eta: float) -> Tensor:
-    """eta max + (1 - eta) mean of the unmasked absolute errors [T, B], [B]."""
+    """Return eta max + (1 - eta) mean of the unmasked absolute errors [T, B], [B]."""
     error = error.abs() * mask
     return eta * error.amax(0) + (1 - eta) * error.sum(0) / mask.sum(0).clamp(min=1)
 
@@ -108,7 +108,7 @@ def mixed_priority(error: Tensor, mask: Tensor, eta: float) -> Tensor:
 def sequence_td(
     q: Tensor, best_value: Tensor, steps: Steps, gamma: float, n: int, scaled: bool
 ) -> Tensor:
-    """n-step TD errors [T, B] of the first T of T + n rows, 0 on masked ones.
+    """Return n-step TD errors [T, B] of the first T of T + n rows, 0 on masked ones.
 
     `q` [T, B] are values of the actions taken, `best_value` [T + n, B] values of the best
     actions; both on the scale h if `scaled`.
@@ -125,8 +125,8 @@ def sequence_td(
 
 
 def previous(steps: Steps, action: Tensor, reward: Tensor) -> Inputs:
-    """The action and reward before each row [T, B], those before the first given; zeros where an
-    episode starts."""
+    """Return the action and reward before each row [T, B]; zeros where an episode starts. Those
+    before the first row are given."""
     hot = F.one_hot(steps.action[:-1].long(), action.shape[-1]) * steps.mask[:-1].unsqueeze(-1)
     return Inputs(
         torch.cat([action.unsqueeze(0), hot]),
@@ -135,8 +135,8 @@ def previous(steps: Steps, action: Tensor, reward: Tensor) -> Inputs:
 
 
 def delta_q(stored: Tensor, recomputed: Tensor) -> Tensor:
-    """How far values [B, A] from a stored state are from those of the state recomputed with the
-    present weights, relative to the largest of these, [B]."""
+    """Return the distance [B] of values [B, A] from a stored state to those from the state
+    recomputed with the current weights, relative to the largest of these."""
     return (stored - recomputed).norm(dim=-1) / recomputed.abs().amax(-1).clamp(min=1e-6)
 
 
@@ -165,33 +165,33 @@ class R2D2(LadderAlgorithm):
         self.collection = collection_of(spaces, config.rows_at_once)
 
     def initial_state(self, batch: int) -> Tree:
-        """The core's state, and the previous action, one-hot."""
+        """Return the core's state, and the previous action, one-hot."""
         core = self.network.initial_state(batch, self.device)
         return (*core, torch.zeros(batch, self.actions, device=self.device))
 
-    def judge(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         *core, action_before = state
         row = tree_map(lambda x: x.unsqueeze(0), obs)
         inputs = self.visible(Inputs(action_before.unsqueeze(0), reward.unsqueeze(0)))
         q, after = self.network(row, inputs, tuple(core))
         return q.squeeze(0), after
 
-    def carried(self, core: Tree, action: Tensor) -> Tree:
+    def state_after(self, core: Tree, action: Tensor) -> Tree:
         return (*core, F.one_hot(action, self.actions).float())
 
-    def played(self, state: Tree, env_action: Tensor) -> Tree:
+    def replace_action(self, state: Tree, env_action: Tensor) -> Tree:
         *core, _ = state
-        return self.carried(tuple(core), env_action.long() - self.start)
+        return self.state_after(tuple(core), env_action.long() - self.start)
 
     def visible(self, inputs: Inputs) -> Inputs:
-        """What the network is shown of the previous action and reward, the latter on the scale of
-        the values: a raw reward of hundreds would saturate the core's gates."""
+        """Return the previous action and reward as the network sees them: the reward on the scale
+        of the values, since a raw reward of hundreds would saturate the core's gates."""
         if not self.config.inputs:
             return Inputs(*(torch.zeros_like(x) for x in inputs))
         return inputs._replace(reward=rescale(inputs.reward)) if self.config.rescale else inputs
 
     def prepare(self, segment: Segment) -> Segment:
-        """The reward before the first row is stored with the state."""
+        """Store the reward before the first row with the state."""
         return segment._replace(state=(*segment.state, segment.reward.unsqueeze(-1)))
 
     def memory(self, lanes: int, writers: int, seed: int) -> Replay:
@@ -199,20 +199,18 @@ class R2D2(LadderAlgorithm):
         state = (*self.initial_state(1), torch.zeros(1, 1))
         kinds = tuple(part[0].to("meta") for part in state)
         length = config.burn_in + config.unroll + config.n_step
-        return build_replay(
+        spec = ReplaySpec(
             config,
             layout_of(self.spaces, ("q", "value"), kinds, config.sequence_stride),
             Sequences(length, config.sequence_stride, config.unroll, config.later),
-            lanes=lanes,
-            writers=writers,
-            rows_at_once=config.rows_at_once,
-            device=self.device,
-            seed=seed,
-            first_priorities=self.first_priorities,
+            config.rows_at_once,
+            self.device,
+            self.first_priorities,
         )
+        return spec.build(lanes, writers, seed)
 
     def first_priorities(self, columns: Columns, starts: Indices) -> Floats:
-        """Priorities of sequences [sequences, B] from the values recorded while acting."""
+        """Return priorities of sequences [sequences, B] from the values recorded while acting."""
         config = self.config
         reward, discount, mask = (torch.from_numpy(x) for x in columns[:3])
         q, value = (torch.from_numpy(columns.extra[name]).double() for name in ("q", "value"))
@@ -262,12 +260,12 @@ class R2D2(LadderAlgorithm):
         return self.unrolled(self.target, batch, self.inputs_of(batch))
 
     def inputs_of(self, batch: Batch) -> Inputs:
-        """What the network sees beside the observations of the window."""
+        """Return the previous actions and rewards of the window as the network sees them."""
         *_, action, reward = batch.state
         return self.visible(previous(batch.steps, action, reward.squeeze(-1)))
 
     def unrolled(self, network: RecurrentQNetwork, batch: Batch, inputs: Inputs) -> Tensor:
-        """Values [unroll + n, B, A] of the rows after the burn-in, which gets no gradient."""
+        """Return values [unroll + n, B, A] of the rows after the burn-in, which has no gradient."""
         burn_in, obs = self.config.burn_in, batch.steps.obs
         *core, _, _ = batch.state
         state: State = tuple(core)
@@ -280,7 +278,7 @@ class R2D2(LadderAlgorithm):
         return network.window(*cut(rows, obs, inputs), state, at(rows, reset))
 
     def state_error(self, q: Tensor, batch: Batch, inputs: Inputs) -> Tensor:
-        """Delta-Q [B] at the row before which the next sequence stored its state."""
+        """Return delta-Q [B] at the row before which the next sequence stored its state."""
         row = slice(self.config.later, self.config.later + 1)
         *core, _, _ = (part[0] for part in batch.steps.extra["later_state"])
         stored, _ = self.network(*cut(row, batch.steps.obs, inputs), tuple(core))
@@ -288,11 +286,11 @@ class R2D2(LadderAlgorithm):
 
 
 def cut(rows: slice, obs: Tree, inputs: Inputs) -> tuple[Tree, Inputs]:
-    """Rows of observations and inputs."""
+    """Return rows of observations and inputs."""
     return tree_map(lambda x: x[rows], obs), tree_map(lambda x: x[rows], inputs)
 
 
 def at(rows: slice, reset: Tensor | None) -> Tensor | None:
-    """Rows of `reset`; None if the state is cleared before none of them."""
+    """Return rows of `reset`; None if none of them clears the state."""
     part = None if reset is None else reset[rows]
     return part if part is not None and bool(part.any()) else None

@@ -25,17 +25,17 @@ class VPGConfig(OptimizerConfig):
     gamma: float = 0.99
     """Discount per agent step."""
     episodes: int | None = 16
-    """Whole episodes a batch, shared out evenly over the environments; none: use rollout_steps."""
+    """Whole episodes per batch, divided over the environments; none: use rollout_steps."""
     rollout_steps: int | None = None
-    """Rows a batch from each environment, cut episodes bootstrapped by the baseline."""
+    """Rows per batch from each environment; unfinished episodes bootstrap from the baseline."""
     minibatches: int = 1
-    """Updates a batch, each on its own part of it."""
+    """Updates per batch, each on its own part of it."""
     baseline: Literal["learned", "mean"] = "learned"
-    """What is subtracted from the return: a learned value, or the batch's mean return."""
+    """Subtracted from the return: a learned value, or the batch's mean return."""
     normalize_advantage: bool = True
-    """Whether advantages are divided by their deviation in each minibatch."""
+    """True: advantages are divided by their deviation in each minibatch."""
     point_ends_return: bool = False
-    """Whether a reward other than 0 ends the sum, as in Pong, where each point is a game."""
+    """True: a reward other than 0 ends the return, as in Pong, where each point is a game."""
     value_coef: float = 0.5
     """Weight of the learned baseline's loss."""
     entropy_coef: float = 0.0
@@ -64,9 +64,10 @@ class VPGConfig(OptimizerConfig):
 
 @register("vpg")
 class VPG(PolicyAlgorithm):
-    """Reward-to-go less a baseline, one pass over each batch."""
+    """Reward-to-go minus a baseline, one pass over each batch."""
 
     Config = VPGConfig
+    config: VPGConfig
 
     def __init__(self, spaces: Spaces, config: VPGConfig, net: NetConfig, device: torch.device):
         self.config = config

@@ -1,1 +1,1 @@
-"""Where actors and learners run: in one process, in threads, in ranks, on Ray."""
+"""Backends: actors and learners in one process, in threads, in ranks, on Ray."""

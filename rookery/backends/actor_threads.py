@@ -1,4 +1,4 @@
-"""The actor threads, and the weights they play with."""
+"""Actor threads: each plays until it is stopped, and is restarted when its environments fail."""
 
 from __future__ import annotations
 
@@ -6,85 +6,37 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from rookery.errors import Diverged, EnvironmentFailure
-from rookery.learning.actor import Actor, Stopped, Times
+from rookery.backends.base import Log
+from rookery.backends.common import STOP_S, THREAD_WAIT_S, ActorTally, ActorWithWeights, WeightStore
+from rookery.errors import Diverged, RunFailed
+from rookery.learning.actor import Actor, Stopped
 from rookery.machine import lower_priority
 from rookery.memory.replay import Replay
-from rookery.networks.flat import FlatParameters
-
-PATIENCE_S = 0.05
-"""How long anybody waits before looking whether the run is over."""
-STOP_S = 2.0
-"""How long threads may take to stop."""
-
-
-class Snapshot(NamedTuple):
-    """Weights that never change."""
-
-    version: int
-    values: Tensor
-
-
-class Weights:
-    """The newest weights: published as a whole, so that nobody ever sees a mixture of two."""
-
-    def __init__(self, values: Tensor):
-        self.newest = Snapshot(0, values.detach().clone())
-
-    def publish(self, values: Tensor) -> None:
-        """Make a copy of the learner's weights the newest."""
-        self.newest = Snapshot(self.newest.version + 1, values.detach().clone())
-
-
-class Player:
-    """An actor with a network of its own, which it brings up to date between segments."""
-
-    def __init__(self, actor: Actor):
-        self.actor = actor
-        self.flat = FlatParameters(actor.algorithm.network, actor.device)
-        self.version = -1
-
-    def take(self, version: int, values: Tensor) -> None:
-        """Play with these weights from now on."""
-        if version != self.version:
-            self.flat.copy_from(values)
-            self.version = version
 
 
 class ActorThread(threading.Thread):
-    """Plays until told to stop; started anew, with new environments, when it fails."""
+    """Plays until stopped; gets a new actor with new environments when it fails."""
 
-    def __init__(self, number: int, make_actor: Callable[[int, int], Actor], crew: Crew):
+    def __init__(self, number: int, make_actor: Callable[[int, int], Actor], group: ActorThreads):
         super().__init__(name=f"actor-{number}", daemon=True)
         self.number = number
         self.make_actor = make_actor
-        self.crew = crew
+        self.group = group
         self.restarts = 0
-        self.parked = True
+        self.waiting = True
+        """True while the thread collects no segment."""
         self.failure: Exception | None = None
-        self.player = Player(make_actor(number, 0))
-        self.lag_sum, self.lag_max, self.segments = 0, 0, 0
-        self.wait_s = 0.0
-        self.env_steps = 0
-        self.episodes: list[tuple[float, int]] = []
-        self.notices: list[str] = []
-        self.times_before = Times()
-
-    @property
-    def times(self) -> Times:
-        """Where time went, that of replaced actors included."""
-        return self.times_before.plus(self.player.actor.times)
+        self.player = ActorWithWeights(make_actor(number, 0))
+        self.tally = ActorTally()
 
     def run(self) -> None:
         torch.set_num_threads(1)
         # The learner goes first: actors that are ahead of it would wait for it anyway.
         lower_priority(threading.get_native_id())
-        while not self.crew.stopping:
+        while not self.group.stopping:
             try:
                 self.play()
                 break
@@ -94,114 +46,110 @@ class ActorThread(threading.Thread):
                 self.failure = error
                 break
             except Exception as error:
-                if not self.start_anew(error):
+                if not self.restart(error):
                     break
         self.close()
-        with self.crew.changed:
-            self.parked = True
-            self.crew.changed.notify_all()
+        with self.group.changed:
+            self.waiting = True
+            self.group.changed.notify_all()
 
     def play(self) -> None:
-        """Segment after segment."""
-        crew = self.crew
-        while crew.wait_for_turn(self):
+        """Collect segments and add them to the replay memory until the group stops."""
+        group = self.group
+        while group.wait_for_turn(self):
             start = time.perf_counter()
-            if not crew.memory.limiter.wait_to_insert(PATIENCE_S):
-                self.wait_s += time.perf_counter() - start
+            may_insert = group.memory.limiter.wait_to_insert(THREAD_WAIT_S)
+            self.tally.wait_s += time.perf_counter() - start
+            if not may_insert:
                 continue
-            self.wait_s += time.perf_counter() - start
             actor = self.player.actor
-            self.player.take(*crew.weights.newest)
-            segment = actor.collect(crew.env_steps)
-            crew.memory.add(actor.algorithm.prepare(segment), self.number)
-            lag = crew.weights.newest.version - self.player.version
-            with crew.changed:
-                self.lag_sum, self.lag_max = self.lag_sum + lag, max(self.lag_max, lag)
-                self.segments += 1
-                self.env_steps += actor.take_steps()
-                self.episodes += actor.take_episodes()
-                self.notices += actor.take_notices()
+            self.player.load(*group.weights.newest)
+            segment = actor.collect(group.env_steps)
+            group.memory.add(actor.algorithm.prepare(segment), self.number)
+            lag = group.weights.newest.version - self.player.version
+            with group.changed:
+                self.tally.add(actor.take_played(), lag)
 
-    def start_anew(self, error: Exception) -> bool:
-        """Replace the actor that failed; whether it may be."""
-        self.crew.tell(f"actor {self.number} failed: {error}", traceback.format_exc())
-        if self.restarts >= self.crew.most_restarts:
+    def restart(self, error: Exception) -> bool:
+        """Replace the actor that failed; False if it failed too often or cannot be made again."""
+        log, limit = self.group.log, self.group.max_restarts
+        log(f"actor {self.number} failed: {error}", traceback.format_exc())
+        if self.restarts >= limit:
             self.failure = error
             return False
         self.restarts += 1
         try:
             self.close()
-            self.times_before = self.times
-            self.player = Player(self.make_actor(self.number, self.restarts))
+            self.tally.times = self.player.actor.times
+            self.tally.replace_actor()
+            self.player = ActorWithWeights(self.make_actor(self.number, self.restarts))
         except Exception as again:
             self.failure = again
             return False
-        self.crew.memory.cut(self.number)
-        self.crew.tell(
-            f"actor {self.number} started anew, {self.restarts} of at most"
-            f" {self.crew.most_restarts} times",
-            "",
-        )
+        self.group.memory.cut(self.number)
+        log(f"actor {self.number} restarted ({self.restarts} of at most {limit} times)", "")
         return True
 
     def close(self) -> None:
-        """Close the environments; one that failed may fail at this too."""
+        """Close the environments; those that failed may fail again here."""
         try:
             self.player.actor.env.close()
         except Exception as error:
-            self.crew.tell(f"actor {self.number}: its environments did not close: {error}", "")
+            self.group.log(f"actor {self.number}: closing its environments failed: {error}", "")
 
 
-class Crew:
-    """The actor threads, and what they share."""
+class ActorThreads:
+    """All actor threads, with the replay memory and the weights they share."""
 
     def __init__(
         self,
         count: int,
         make_actor: Callable[[int, int], Actor],
         memory: Replay,
-        weights: Weights,
-        most_restarts: int,
-        tell: Callable[[str, str], None],
+        weights: WeightStore,
+        max_restarts: int,
+        log: Log,
     ):
         self.memory = memory
         self.weights = weights
-        self.most_restarts = most_restarts
-        self.tell = tell
+        self.max_restarts = max_restarts
+        self.log = log
         self.stopping = False
         self.pausing = False
         self.env_steps = 0
+        """Steps of the run so far."""
         self.changed = threading.Condition()
+        """Guards tallies, `stopping`, `pausing` and each thread's `waiting`."""
         self.threads = [ActorThread(number, make_actor, self) for number in range(count)]
 
     def start(self) -> None:
-        """Begin to play."""
+        """Start all threads."""
         for thread in self.threads:
             thread.start()
 
     def wait_for_turn(self, thread: ActorThread) -> bool:
-        """Park the thread while the crew pauses; whether to go on playing."""
+        """Hold the thread while the group pauses; False if it must stop."""
         with self.changed:
-            thread.parked = True
+            thread.waiting = True
             self.changed.notify_all()
             self.changed.wait_for(lambda: self.stopping or not self.pausing)
-            thread.parked = False
+            thread.waiting = False
             return not self.stopping
 
     def pause(self) -> None:
-        """Return when nobody plays any more."""
+        """Return when every thread has finished its segment and waits."""
         with self.changed:
             self.pausing = True
-            self.changed.wait_for(lambda: all(t.parked for t in self.threads))
+            self.changed.wait_for(lambda: all(t.waiting for t in self.threads))
 
     def resume(self) -> None:
-        """Let everybody play again."""
+        """Let all threads play again."""
         with self.changed:
             self.pausing = False
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End all threads; one that does not end within two seconds is left behind and told of."""
+        """Stop all threads; one that does not stop within two seconds is abandoned and logged."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
@@ -212,10 +160,10 @@ class Crew:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self.tell(f"{thread.name} did not stop within {STOP_S:g} s", "")
+                self.log(f"{thread.name} did not stop within {STOP_S:g} s", "")
 
     def healthy(self) -> int:
-        """How many play."""
+        """Return the number of threads that play."""
         return sum(thread.is_alive() for thread in self.threads)
 
     def check(self) -> None:
@@ -224,7 +172,7 @@ class Crew:
             if isinstance(thread.failure, Diverged):
                 raise thread.failure
             if thread.failure is not None:
-                raise EnvironmentFailure(
+                raise RunFailed(
                     f"actor {thread.number} failed {thread.restarts + 1} times, at last with:"
                     f" {thread.failure}; log.txt has the traceback"
                 )

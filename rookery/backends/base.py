@@ -1,84 +1,129 @@
-"""What plays and learns, as the loop sees it."""
+"""The interface of a backend: what the training loop, the reporter and the checkpointer use."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rookery.backends.progress import Share
 from rookery.errors import RookeryError
 from rookery.runs.checkpoint import Checkpoint
 
-Tell = Callable[[str, str], None]
-"""Takes a line for the eye, and further lines for the log."""
+Log = Callable[[str, str], None]
+"""Takes a line for the console and the log, and details for the log alone."""
 
 
 class Setup(NamedTuple):
-    """Where and how a run computes."""
+    """Description of a backend for the log and the result."""
 
-    line: str
-    """Backend and actors, for the eye."""
+    backend: str
+    """Name of the backend."""
+    description: str
+    """Backend and number of actors."""
     transport: str
-    """What sums the gradients."""
+    """Transport of the gradient sums of several learners."""
     ranks: int
-    """How many learn together."""
+    """Number of learners."""
     device: str
     threads: int
+    engine: str
+    """Name of the engine that steps the environments."""
+    weights: int
+    """Number of the network's parameters."""
+    memory: str | None
+    """A line about the replay memory, if there is one."""
+
+
+class WorkerProgress(NamedTuple):
+    """Progress of one rank or actor since the last report; times are since the backend started."""
+
+    env_steps: int
+    episodes: list[tuple[float, int]]
+    """Return and length of each finished episode."""
+    notices: list[str]
+    """Lines for the log."""
+    env_s: float
+    inference_s: float
+    transfer_s: float
+    learn_s: float
+    reduce_s: float
+    wait_s: float
+    cpu_s: float
+    interrupted: bool
+    seconds: float
+
+
+class Report(NamedTuple):
+    """Progress of a backend since the last report."""
+
+    workers: list[WorkerProgress]
+    updates: int
+    samples: float
+    """Rows, or windows of a replay, learned from over all ranks."""
+    input_bytes: int | None
+    """Size of a batch; None before the first."""
+
+
+class CheckpointState(NamedTuple):
+    """The contents of a checkpoint, without the counters of the training loop."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    """Tensors by file and name."""
+    counts: dict[str, Any]
 
 
 class LearnerLost(RookeryError):
-    """The learner is gone, and with it what it learned since the last checkpoint."""
+    """The learner died, and with it what it learned since the last checkpoint."""
 
 
 class Backend(ABC):
-    """Plays and learns. What is not needed everywhere has a body here."""
+    """Plays and learns."""
 
     recovers: bool = False
-    """Whether `recover` may be asked to go on from a checkpoint."""
+    """True if `restore` can replace a lost learner during the run."""
+    collective: bool = False
+    """True if `state` needs all ranks to take part."""
 
     @abstractmethod
     def setup(self) -> Setup:
-        """Where and how this one computes."""
+        """Return where and how this backend computes."""
 
-    def begin(self) -> None:  # noqa: B027
-        """Start what goes on in the background."""
-
-    @abstractmethod
-    def advance(self) -> None:
-        """Do a part of the work, for a moment; LearnerLost if the learner is gone."""
+    def start(self) -> None:  # noqa: B027
+        """Start what runs in the background."""
 
     @abstractmethod
-    def exchange(self, interrupted: bool) -> list[Share]:
-        """What was done since the last call, by every rank or every actor."""
+    def advance(self, env_steps: int) -> None:
+        """Play and learn for one round, `env_steps` into the run; LearnerLost if it died."""
 
     @abstractmethod
-    def gauges(self) -> dict[str, float]:
-        """What is worth reporting of the actors at this moment."""
+    def report(self, interrupted: bool) -> Report:
+        """Return the progress since the last call; ranks exchange theirs."""
+
+    @abstractmethod
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Return means of the learner's and the actors' metrics over the `seconds` since the last
+        call; Diverged if one is NaN or infinite."""
+
+    @abstractmethod
+    def state(self) -> CheckpointState | None:
+        """Return the contents of a checkpoint; None on ranks other than the first."""
+
+    @abstractmethod
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue from a checkpoint; one of another network or optimizer is refused."""
 
     def status(self) -> str | None:
-        """A table of who does what, where there is more to tell than in a report."""
+        """Return a table of the workers, if the backend has more to show than a report."""
         return None
-
-    def random_state(self) -> dict[str, Tensor]:
-        """States of random generators that belong to a checkpoint."""
-        return {}
-
-    def catch_up(self) -> None:  # noqa: B027
-        """Bring the parts up to date where learning goes on in another process."""
-
-    def recover(self, saved: Checkpoint) -> None:
-        """Go on from a checkpoint with new learners."""
-        raise NotImplementedError
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nobody plays meanwhile."""
+        """Pause the actors while the body runs."""
         yield
 
     @abstractmethod
     def close(self) -> None:
-        """End what goes on in the background."""
+        """Stop actors and learners and close the environments."""

@@ -1,26 +1,163 @@
-"""What every process of a run makes of its config."""
+"""Build algorithm, actor, learner and backend from a RunConfig: once, for all backends."""
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 
 from rookery.algorithms import Algorithm, algorithm_class
 from rookery.algorithms.base import Collection, Spaces
+from rookery.backends.actor_threads import ActorThreads
+from rookery.backends.base import Backend, Log
+from rookery.backends.common import WeightStore
+from rookery.backends.contents import load_normalizer
+from rookery.backends.ranks.join import on_this_host
+from rookery.backends.serial import Serial
+from rookery.backends.threads import Threads
 from rookery.config import RunConfig
+from rookery.data.steps import Lanes
+from rookery.envs import frame_stack_of, make_env, normalizer_of, pool_of, statistics, turned
 from rookery.errors import require
+from rookery.learning.actor import Actor
+from rookery.learning.learner import Learner
+from rookery.learning.reduce import Reducer
+from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
+from rookery.memory import budget
+from rookery.memory.replay import Replay
 from rookery.networks.images import has_images
+from rookery.runs.checkpoint import Checkpoint
 
 
-def seeds(*of: int) -> tuple[int, int]:
-    """Two seeds for a purpose: distinct for each rank, actor and sitting, since a resumed run must
-    not replay its start."""
-    first, second = np.random.SeedSequence(of).generate_state(2) >> 1
-    return int(first), int(second)
+def make_backend(
+    config: RunConfig,
+    reducer: Reducer,
+    device: torch.device,
+    saved: Checkpoint | None = None,
+    log: Log = lambda line, details: None,
+) -> Backend:
+    """Return the backend of this process, restored from `saved` if given."""
+    if config.chosen_backend == "ray":
+        from rookery.backends.ray.start import make_driver
+
+        return make_driver(config, saved, log)
+    step = saved.step if saved else 0
+    if config.chosen_backend == "threads":
+        backend: Backend = make_threads(config, reducer, device, step, log)
+    else:
+        backend = make_serial(config, reducer, device, step, saved)
+    if saved is not None:
+        backend.restore(saved)
+    return backend
+
+
+def make_serial(
+    config: RunConfig, reducer: Reducer, device: torch.device, step: int, saved: Checkpoint | None
+) -> Serial:
+    """Return the backend `serial`, or a rank of `ranks`, that starts at `step`."""
+    rank, world = reducer.rank, reducer.world
+    ranks_here = on_this_host(reducer)
+    own_cores = cores_each(ranks_here)
+    env = make_actor_env(config, rank, config.threads or own_cores)
+    torch.set_num_threads(config.threads or useful_threads(spaces_of(env), own_cores))
+    network_seed, memory_seed = seeds(config.seed, rank, step, 0)
+    learner = make_learner(config, spaces_of(env), reducer, device, network_seed)
+    memory = learner.algorithm.memory(config.envs, 1, memory_seed)
+    if isinstance(memory, Replay):
+        budget.check_replay_fits(memory.nbytes(), memory.ring.lanes * memory.ring.rows, ranks_here)
+    if saved is not None:
+        # The actor's first observations are scaled by these statistics.
+        load_normalizer(env, saved.tensors)
+    actor = make_actor(config, rank, world, device, step, env=env, algorithm=learner.algorithm)
+    return Serial(config, actor, memory, learner)
+
+
+def make_threads(
+    config: RunConfig, reducer: Reducer, device: torch.device, step: int, log: Log
+) -> Threads:
+    """Return the backend `threads`, whose actors start at `step`."""
+    count = cores() if config.actors == "auto" else config.actors
+    env_threads = config.threads or max(1, cores() // count)
+    with lower_priority_of_new_threads():
+        env = make_actor_env(config, 0, env_threads)
+    require(
+        not statistics(env),
+        "env.normalize_obs and env.normalize_reward keep statistics that actors on threads do not"
+        " share; use --backend serial",
+    )
+    # Actors compute on one core each, and the learner on what they leave.
+    left = max(1, cores() - count)
+    torch.set_num_threads(config.threads or useful_threads(spaces_of(env), left))
+    network_seed, memory_seed = seeds(config.seed, reducer.rank, step, 0)
+    learner = make_learner(config, spaces_of(env), reducer, device, network_seed)
+    memory = learner.algorithm.memory(config.envs, count, memory_seed)
+    assert isinstance(memory, Replay)
+    budget.check_replay_fits(memory.nbytes(), memory.ring.lanes * memory.ring.rows, 1)
+    # Small networks compute for microseconds at a time. Threads that do so at once hand the
+    # interpreter back and forth after every operation; taking turns they need not.
+    turn = threading.Lock() if is_small(spaces_of(env)) else None
+    devices = [device_of(name) for name in config.act_device.split(",")]
+
+    def actor(number: int, restart: int) -> Actor:
+        own = env if not (number or restart) else make_actor_env(config, number, env_threads)
+        own_device = devices[number % len(devices)]
+        return make_actor(config, number, count, own_device, step, restart, env=own, turn=turn)
+
+    weights = WeightStore(learner.flat.values)
+    with lower_priority_of_new_threads():
+        actors = ActorThreads(count, actor, memory, weights, config.actor_restarts, log)
+    return Threads(config, learner, actors)
+
+
+def make_actor_env(config: RunConfig, number: int, threads: int) -> VectorEnv:
+    """Return the environments of actor `number`, stepped by `threads` threads."""
+    name = turned(config.environment, number * config.envs)
+    return make_env(name, config.env, num_envs=config.envs, threads=threads)
+
+
+def make_actor(
+    config: RunConfig,
+    number: int,
+    count: int,
+    device: torch.device,
+    step: int,
+    restart: int = 0,
+    *,
+    env: VectorEnv,
+    algorithm: Algorithm | None = None,
+    turn: AbstractContextManager[Any] | None = None,
+) -> Actor:
+    """Return actor `number` of `count`, with a network of its own unless `algorithm` is given."""
+    if algorithm is None:
+        algorithm = make_algorithm(config, spaces_of(env), device)
+        algorithm.network.to(device)
+    return Actor(
+        env,
+        algorithm,
+        share_of(algorithm.collection, number, count),
+        device,
+        *seeds(config.seed, number, step, 1 + restart),
+        Lanes(number * config.envs, config.envs, count * config.envs),
+        pool_of(env),
+        turn,
+    )
+
+
+def make_learner(
+    config: RunConfig, spaces: Spaces, reducer: Reducer, device: torch.device, seed: int
+) -> Learner:
+    """Return a learner whose network is drawn with `seed`."""
+    torch.manual_seed(seed)
+    algorithm = make_algorithm(config, spaces, device)
+    return Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
 
 
 def make_algorithm(config: RunConfig, spaces: Spaces, device: torch.device) -> Algorithm:
-    """The algorithm for environments of these spaces, with a new network."""
+    """Return the algorithm for environments of these spaces, with a new network."""
     algorithm = algorithm_class(config.algorithm)(spaces, config.algo, config.net, device)
     algorithm.trace = config.learner.trace
     require(
@@ -31,16 +168,33 @@ def make_algorithm(config: RunConfig, spaces: Spaces, device: torch.device) -> A
     return algorithm
 
 
-def share_of(collection: Collection, rank: int, world: int) -> Collection:
-    """What one of several actors collects: their episodes add up to what was asked for."""
+def share_of(collection: Collection, number: int, count: int) -> Collection:
+    """Return what actor `number` of `count` collects: their episodes add up to those asked for."""
     if collection.episodes is None:
         return collection
     require(
-        collection.episodes >= world,
-        f"algo.episodes={collection.episodes} is less than one for each of {world} actors",
+        collection.episodes >= count,
+        f"algo.episodes={collection.episodes} is less than one for each of {count} actors",
     )
-    more = rank < collection.episodes % world
-    return Collection(episodes=collection.episodes // world + more)
+    more = number < collection.episodes % count
+    return Collection(episodes=collection.episodes // count + more)
+
+
+def seeds(*key: int) -> tuple[int, int]:
+    """Return two seeds for a purpose: distinct for each rank, actor, restart and starting step,
+    since a resumed run must not repeat its start."""
+    first, second = np.random.SeedSequence(key).generate_state(2) >> 1
+    return int(first), int(second)
+
+
+def spaces_of(env: VectorEnv) -> Spaces:
+    """Return the observation and action spaces of a single environment."""
+    return Spaces(
+        env.single_observation_space,
+        env.single_action_space,
+        frame_stack_of(env),
+        normalizer_of(env),
+    )
 
 
 def is_small(spaces: Spaces) -> bool:
@@ -48,6 +202,6 @@ def is_small(spaces: Spaces) -> bool:
     return not has_images(spaces.obs)
 
 
-def useful_threads(spaces: Spaces, cores: int) -> int:
-    """Return how many threads make the network faster: one for small networks, else all cores."""
-    return 1 if is_small(spaces) else cores
+def useful_threads(spaces: Spaces, available: int) -> int:
+    """Return how many threads make the network faster: one for small networks, else all."""
+    return 1 if is_small(spaces) else available

@@ -1,93 +1,108 @@
-"""Actor and learner in turn: every synchronous run, alone or as a rank."""
+"""The backend `serial`, and each rank of `ranks`: one actor in turn with the learner."""
 
 from __future__ import annotations
-
-import itertools
 
 import torch
 from torch import Tensor
 
-from rookery.backends.base import Backend, Setup
-from rookery.backends.components import Parts
-from rookery.backends.progress import Share
+from rookery.backends.base import Backend, CheckpointState, Report, Setup
+from rookery.backends.common import ActorTally, Clock, actor_metrics, learn_from
+from rookery.backends.contents import learner_tensors, load_learner, normalizer_tensors
+from rookery.config import RunConfig
 from rookery.envs import statistics
+from rookery.errors import RookeryError
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
 from rookery.memory.base import Memory
-
-
-def learn_from(memory: Memory, learner: Learner, most: int | None = None) -> None:
-    """Every update that is due, or the first of them."""
-    for batch in itertools.islice(memory.batches(learner.ahead), most):
-        outcome = learner.update(batch)
-        memory.reweigh(batch.keys, outcome.priorities)
-        if outcome.stop:
-            break
-    learner.check_finite()
+from rookery.runs.checkpoint import Checkpoint
 
 
 class Serial(Backend):
-    """One actor in turn with the learner."""
+    """One actor in turn with the learner, alone or as a rank of `learner.reducer`."""
 
-    def __init__(self, parts: Parts, memory: Memory, actor: Actor):
-        self.parts = parts
-        self.memory = memory
+    def __init__(self, config: RunConfig, actor: Actor, memory: Memory, learner: Learner):
+        self.config = config
         self.actor = actor
+        self.memory = memory
+        self.learner = learner
+        self.reducer = learner.reducer
+        self.collective = self.reducer.world > 1
+        self.tally = ActorTally()
+        self.clock = Clock()
 
     def setup(self) -> Setup:
-        reducer, device = self.parts.reducer, self.parts.learner.device
-        several = f"ranks x {reducer.world} over {reducer.name}"
-        line = several if reducer.world > 1 else "serial"
-        return Setup(line, reducer.name, reducer.world, str(device), torch.get_num_threads())
-
-    def advance(self) -> None:
-        """One round: experience, then every update that is due."""
-        parts = self.parts
-        self.memory.set_progress(parts.progress.env_steps / parts.config.env_steps)
-        segment = self.actor.collect(parts.progress.env_steps)
-        self.memory.add(parts.algorithm.prepare(segment))
-        learn_from(self.memory, parts.learner)
-
-    def exchange(self, interrupted: bool) -> list[Share]:
-        """Tell the other ranks what was done, and bring statistics to agreement."""
-        actor, parts = self.actor, self.parts
-        share = Share(
-            env_steps=actor.take_steps(),
-            episodes=actor.take_episodes(),
-            notices=actor.take_notices(),
-            **actor.times._asdict(),
-            learn_s=parts.learner.learn_s,
-            reduce_s=parts.learner.reduce_s,
-            wait_s=0.0,
-            cpu_s=parts.progress.cpu_seconds(),
-            interrupted=interrupted,
-            seconds=parts.progress.elapsed(),
+        reducer = self.reducer
+        several = reducer.world > 1
+        return Setup(
+            backend="ranks" if several else self.config.chosen_backend,
+            description=f"ranks x {reducer.world} over {reducer.name}" if several else "serial",
+            transport=reducer.name,
+            ranks=reducer.world,
+            device=str(self.learner.device),
+            threads=torch.get_num_threads(),
+            engine=self.actor.env.engine,  # type: ignore[attr-defined]
+            weights=self.learner.weights,
+            memory=self.memory.describe(),
         )
-        shares = parts.reducer.gather(share)
-        for moments in statistics(parts.env).values():
-            moments.merge(parts.reducer.gather(moments.take_pending()))
-        return shares
 
-    def gauges(self) -> dict[str, float]:
-        """The weights that act are always the newest."""
-        name = self.parts.algorithm.explores_by
-        explore = {name: float(self.actor.explore.mean())} if name else {}
-        return explore | {
-            "policy_lag_mean": 0.0,
-            "policy_lag_max": 0.0,
-            "actors_healthy": self.parts.reducer.world,
-        }
+    def start(self) -> None:
+        self.clock = Clock()
 
-    def random_state(self) -> dict[str, Tensor]:
+    def advance(self, env_steps: int) -> None:
+        """Collect a segment, add it to the memory, and make every update that is due."""
+        done = env_steps / self.config.env_steps
+        self.learner.set_progress(done)
+        self.memory.set_progress(done)
+        segment = self.actor.collect(env_steps)
+        self.memory.add(self.actor.algorithm.prepare(segment))
+        learn_from(self.memory, self.learner)
+
+    def report(self, interrupted: bool) -> Report:
+        """Exchange progress and the statistics of normalisation with the other ranks."""
+        learner, clock = self.learner, self.clock
+        self.tally.add(self.actor.take_played())
+        if self.reducer.rank == 0:
+            self.tally.notices += learner.take_notices()
+        own = self.tally.take(learner.times, clock.cpu_seconds(), interrupted, clock.elapsed())
+        workers = self.reducer.gather(own)
+        for moments in statistics(self.actor.env).values():
+            moments.merge(self.reducer.gather(moments.take_pending()))
+        return Report(workers, learner.updates, float(learner.samples), learner.input_bytes)
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        return (
+            self.learner.take_metrics()
+            | {"learning_rate": self.learner.learning_rate}
+            | self.memory.take_report(seconds)
+            | actor_metrics([self.tally], self.actor.algorithm.explores_by)
+            | {"actors_healthy": self.reducer.world}
+        )
+
+    def state(self) -> CheckpointState | None:
+        ranks = self.reducer.gather(self.random_states())
+        digests = self.reducer.gather(self.learner.digest())
+        if len(set(digests)) > 1:
+            raise RookeryError(f"the weights of the ranks differ: {digests}")
+        if self.reducer.rank > 0:
+            return None
+        random = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
+        tensors = learner_tensors(self.learner) | {"random": random}
+        return CheckpointState(tensors | normalizer_tensors(self.actor.env), self.learner.counts())
+
+    def random_states(self) -> dict[str, Tensor]:
+        """Return the states of this rank's random generators."""
         return {
             "actor": self.actor.generator.get_state(),
             "memory": self.memory.generator.get_state(),
         }
 
-    def restore(self, random: dict[str, Tensor]) -> None:
-        """Go on from the random states of a checkpoint, where it has those of this rank: a run
-        resumed on more ranks than it had gives the new ones fresh states."""
-        rank = self.parts.reducer.rank
+    def restore(self, saved: Checkpoint) -> None:
+        """Load networks, optimizer, counters and random states; the statistics of normalisation
+        are loaded before the actor resets its environments."""
+        load_learner(self.learner, saved.tensors)
+        self.learner.load_counts(saved.meta)
+        # A run resumed on more ranks than it had gives the new ones fresh random states.
+        random, rank = saved.tensors["random"], self.reducer.rank
         if f"actor.{rank}" in random:
             self.actor.generator.set_state(random[f"actor.{rank}"])
             self.memory.generator.set_state(random[f"memory.{rank}"])

@@ -1,1 +1,1 @@
-"""Benchmarks from a YAML spec: commands are run, and numbers read from what they print."""
+"""Benchmarks from YAML specs: run commands and extract metrics from their output."""

@@ -1,4 +1,4 @@
-"""Results beside those of an earlier run."""
+"""Compare benchmark results with those of an earlier run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.bench.spec import Benchmark
-from rookery.bench.variants import label
+from rookery.bench.variants import variant_label
 from rookery.errors import BadInput
 from rookery.runs.files import read_json
 
-Row = Mapping[str, Any]
+BaselineRow = Mapping[str, Any]
 
 
 class Comparison(NamedTuple):
-    """A metric of a variant, then and now."""
+    """One metric of one variant: its value in the baseline and now."""
 
     benchmark: str
     parameters: Mapping[str, Any]
@@ -25,25 +25,25 @@ class Comparison(NamedTuple):
     baseline: float
     value: float
     change: float | None
-    """Relative to the baseline's size; None where that is 0."""
+    """Relative to the baseline; None where the baseline is 0."""
     verdict: str
-    """regression, improvement or same past or within the tolerance; reported without `better`."""
+    """regression, improvement, or same if within the tolerance; reported if `better` is None."""
 
     def line(self) -> str:
-        """The comparison for a person."""
+        """Return the comparison as a line of text."""
         change = "" if self.change is None else f" ({100 * self.change:+.1f} %)"
         return (
-            f"{self.verdict}: {label(self.benchmark, self.parameters)}: {self.metric}"
+            f"{self.verdict}: {variant_label(self.benchmark, self.parameters)}: {self.metric}"
             f" {self.value:.6g} against {self.baseline:.6g}{change}"
         )
 
 
 def read_baseline(path: Path) -> list[dict[str, Any]]:
-    """The rows of a benchmark_results.json, or BadInput."""
+    """Return the rows of a benchmark_results.json; BadInput if the file is something else."""
     value = read_json(path)
     rows = value.get("rows") if isinstance(value, dict) else None
     if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-        raise BadInput(f"{path}: is no benchmark_results.json of 'rookery bench'")
+        raise BadInput(f"{path}: is not a benchmark_results.json of 'rookery bench'")
     return rows
 
 
@@ -58,26 +58,29 @@ def _is_row(row: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    # Beyond 1e308 a whole number is no float, and nothing this command has written.
+    # An integer beyond 1e308 does not fit a float, and 'rookery bench' never writes one.
     return type(value) in (int, float) and -1e308 <= value <= 1e308
 
 
 def compare(
-    benchmarks: Iterable[Benchmark], rows: Sequence[Row], earlier: Sequence[Row], tolerance: float
+    benchmarks: Iterable[Benchmark],
+    rows: Sequence[BaselineRow],
+    earlier: Sequence[BaselineRow],
+    tolerance: float,
 ) -> list[Comparison]:
-    """Every metric that a variant has in both, with the variant told by name and parameters."""
+    """Compare each metric that a variant has in both; variants match by name and parameters."""
     better = {benchmark.name: benchmark.better for benchmark in benchmarks}
     before = {_key(row): row["metrics"] for row in earlier}
     return [
-        _compared(row, metric, better[row["benchmark"]].get(metric), then, value, tolerance)
+        _compare_metric(row, metric, better[row["benchmark"]].get(metric), then, value, tolerance)
         for row in rows
         for metric, value in row["metrics"].items()
         if (then := before.get(_key(row), {}).get(metric)) is not None
     ]
 
 
-def _compared(
-    row: Row, metric: str, better: str | None, then: float, now: float, tolerance: float
+def _compare_metric(
+    row: BaselineRow, metric: str, better: str | None, then: float, now: float, tolerance: float
 ) -> Comparison:
     gain = now - then if better == "higher" else then - now
     margin = tolerance * abs(then)
@@ -92,24 +95,24 @@ def _compared(
     return Comparison(*where, metric, better, then, now, change, verdict)
 
 
-def notes(rows: Sequence[Row], earlier: Sequence[Row]) -> list[str]:
-    """What keeps the two from being compared, or makes it doubtful."""
+def notes(rows: Sequence[BaselineRow], earlier: Sequence[BaselineRow]) -> list[str]:
+    """Return remarks on what could not be compared, or not reliably."""
     before = {_key(row): row for row in earlier}
     names, keys = {row["benchmark"] for row in rows}, {_key(row) for row in rows}
     found = [
-        f"only in the baseline: {label(row['benchmark'], row['parameters'])}"
+        f"only in the baseline: {variant_label(row['benchmark'], row['parameters'])}"
         for row in earlier
         if row["benchmark"] in names and _key(row) not in keys
     ]
     for row in rows:
-        where = label(row["benchmark"], row["parameters"])
-        then = before.get(_key(row))
-        if row["result"] == "ok" and then is None:
+        where = variant_label(row["benchmark"], row["parameters"])
+        old = before.get(_key(row))
+        if row["result"] == "ok" and old is None:
             found.append(f"not in the baseline: {where}")
-        elif row["result"] == "ok" and then is not None and then.get("result") != "ok":
+        elif row["result"] == "ok" and old is not None and old.get("result") != "ok":
             found.append(f"failed in the baseline: {where}")
-        elif row["result"] == "ok" and then is not None:
-            gone = sorted(set(then["metrics"]) ^ set(row["metrics"]))
+        elif row["result"] == "ok" and old is not None:
+            gone = sorted(set(old["metrics"]) ^ set(row["metrics"]))
             found += [f"only on one side: {where}: {metric}" for metric in gone]
     machines = [{(r.get("host"), r.get("cores")) for r in side} for side in (rows, earlier)]
     if rows and earlier and machines[0] != machines[1]:
@@ -117,5 +120,5 @@ def notes(rows: Sequence[Row], earlier: Sequence[Row]) -> list[str]:
     return found
 
 
-def _key(row: Row) -> tuple[str, str]:
+def _key(row: BaselineRow) -> tuple[str, str]:
     return row["benchmark"], json.dumps(row["parameters"], sort_keys=True)

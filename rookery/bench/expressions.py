@@ -1,4 +1,4 @@
-"""Arithmetic in specs: `frames / seconds`, read by Python's parser and never run by Python."""
+"""Arithmetic of specs, such as `frames / seconds`: parsed by Python, evaluated without eval()."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {
 
 
 class Expression:
-    """A formula over names. All numbers are floats, so no power or product grows without end."""
+    """A formula with named values. All numbers are floats, which bounds the size of results."""
 
     def __init__(self, text: str):
         self.text = " ".join(text.split())
@@ -41,12 +41,12 @@ class Expression:
         try:
             self._root = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise BadInput(f'"{self.text}" is no expression') from None
+            raise BadInput(f'"{self.text}" is not an expression') from None
         self.names: set[str] = set()
         self._check(self._root)
 
     def _check(self, node: ast.AST) -> None:
-        """Refuse whatever is not arithmetic, and gather the names."""
+        """Collect the names; BadInput for anything but arithmetic."""
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return
@@ -62,29 +62,31 @@ class Expression:
                 inner = args
             case _:
                 raise BadInput(
-                    f'"{ast.unparse(node)}" in "{self.text}": numbers, names, + - * / // % **,'
-                    f" parentheses and {', '.join(FUNCTIONS)} are all there is"
+                    f'"{ast.unparse(node)}" in "{self.text}": only numbers, names, + - * / // % **,'
+                    f" parentheses and {', '.join(FUNCTIONS)} are allowed"
                 )
         for part in inner:
             self._check(part)
 
     def _check_call(self, name: str, count: int) -> None:
         if name not in FUNCTIONS:
-            raise BadInput(f'"{name}": no such function.{nearest(name, FUNCTIONS)}')
+            raise BadInput(f'unknown function "{name}".{nearest(name, FUNCTIONS)}')
         _, fewest, most = FUNCTIONS[name]
         if not fewest <= count <= most:
-            raise BadInput(f'"{self.text}": {name} does not take {count} values')
+            raise BadInput(f'"{self.text}": {name} does not take {count} arguments')
 
     def evaluate(self, values: Mapping[str, float]) -> float:
-        """The value of the formula, or BadInput with the reason there is none."""
+        """Return the value of the formula; BadInput if it has none, as with division by zero."""
         try:
             result = self._value(self._root, values)
         except ZeroDivisionError:
             raise BadInput(f'"{self.text}": division by zero') from None
         except OverflowError:
-            raise BadInput(f'"{self.text}": a number too large') from None
+            raise BadInput(f'"{self.text}": the result is too large') from None
         except ValueError:  # sqrt(-1), log(0)
-            raise BadInput(f'"{self.text}": a root or logarithm of what has none') from None
+            raise BadInput(
+                f'"{self.text}": square root or logarithm of a number that has none'
+            ) from None
         if not math.isfinite(result):
             raise BadInput(f'"{self.text}" is {result}')
         return result
@@ -95,7 +97,9 @@ class Expression:
                 return float(value)
             case ast.Name(id=name):
                 if name not in values:
-                    raise BadInput(f'"{name}" in "{self.text}": unknown.{nearest(name, values)}')
+                    raise BadInput(
+                        f'"{name}" in "{self.text}": unknown name.{nearest(name, values)}'
+                    )
                 return float(values[name])
             case ast.BinOp(left=left, op=op, right=right):
                 result = OPERATORS[type(op)](self._value(left, values), self._value(right, values))

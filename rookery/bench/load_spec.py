@@ -1,4 +1,4 @@
-"""Spec files: YAML read with the lines things stand on, and nothing overwritten in silence."""
+"""Read YAML spec files; errors name the line, and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rookery.errors import BadInput, require
 
 
 class Entry(NamedTuple):
-    """A benchmark as written: its name, the file and line it stands on, and its value."""
+    """A benchmark as written in a spec: its name, its place as FILE:LINE, and its value."""
 
     name: str
     place: str
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; a key given twice and a malformed value are errors with their line."""
+    """SafeLoader that reports duplicate keys and malformed values with their lines."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, TypeError, AttributeError):  # the date 2026-13-45
-            raise _at(node, "a value that is none of its kind; quote it to make it text") from None
+            raise _at(node, "malformed value; quote it to make it text") from None
 
 
 def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
@@ -42,7 +42,7 @@ def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The benchmarks of a spec file, or BadInput with file and line."""
+    """Return the benchmarks of a spec file; BadInput names the file and the line."""
     text = _read(path)
     try:
         loader = _Loader(text)
@@ -50,7 +50,7 @@ def read_entries(path: Path) -> list[Entry]:
         line = 1 if node is None else node.start_mark.line + 1
         require(
             isinstance(node, yaml.MappingNode) and node.value,
-            f"{path}:{line}: a spec is a mapping from names of benchmarks to their settings",
+            f"{path}:{line}: expected a mapping from names of benchmarks to their settings",
         )
         assert isinstance(node, yaml.MappingNode)
         values: Any = loader.construct_document(node)

@@ -1,4 +1,4 @@
-"""Metrics out of what a command printed."""
+"""Extract metrics from the output of a command."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rookery.bench.variants import Value
 from rookery.errors import BadInput, require
 
 GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
-"""Thousands set apart, as in 12,345.6"""
+"""A number with thousands separators, as in 12,345.6"""
 
 
 def measure(
     benchmark: Benchmark, stdout: str, stderr: str, duration: float, values: Mapping[str, Value]
 ) -> dict[str, float]:
-    """Every metric of a command that ended well, or BadInput with what is wrong with one."""
+    """Return all metrics of a command that succeeded; BadInput names one that is missing."""
     assert benchmark.settings is not None
     found: dict[str, float] = {}
     for name, metric in benchmark.settings.data.items():
@@ -44,7 +44,7 @@ def measure(
 
 
 def _numbers(values: Mapping[str, Value]) -> dict[str, float]:
-    """The parameters that are numbers, or text that reads as one, such as YAML's 1e6."""
+    """Return the parameters that are numbers, or text that reads as one, such as YAML's 1e6."""
     numbers = {}
     for name, value in values.items():
         try:
@@ -57,11 +57,11 @@ def _numbers(values: Mapping[str, Value]) -> dict[str, float]:
 
 
 def by_regexp(metric: Metric, text: str) -> float:
-    """The matches after the skipped ones, made one number."""
+    """Return the matches of the regexp, without the skipped ones, reduced to one number."""
     pattern = re.compile(metric.regexp or "", re.MULTILINE)
     matches = [match[1] for match in pattern.finditer(text)]
     skip = metric.skip or 0
-    require(matches, f"the regexp {metric.regexp!r} matches nothing that was printed")
+    require(matches, f"the regexp {metric.regexp!r} matches nothing in the output")
     require(
         len(matches) > skip,
         f"the regexp {metric.regexp!r} matches {len(matches)} times, and {skip} are skipped",
@@ -69,13 +69,13 @@ def by_regexp(metric: Metric, text: str) -> float:
     numbers = [matched_number(match) for match in matches[skip:]]
     reduction = metric.reduction_type or "mean"
     try:
-        return finite(REDUCTIONS[reduction](numbers), f"the {reduction}")
+        return check_finite(REDUCTIONS[reduction](numbers), f"the {reduction}")
     except OverflowError:
         raise BadInput("the matches are too large to sum") from None
 
 
-def _only(numbers: Sequence[float]) -> float:
-    require(len(numbers) == 1, f"{len(numbers)} matches, where reduction_type value has one")
+def _single(numbers: Sequence[float]) -> float:
+    require(len(numbers) == 1, f"{len(numbers)} matches, but reduction_type value expects one")
     return numbers[0]
 
 
@@ -85,37 +85,37 @@ REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
     "median": statistics.median,
-    "value": _only,
+    "value": _single,
 }
 
 
 def matched_number(text: str) -> float:
-    """The number in the group of a regexp; thousands may be set apart."""
+    """Return the number that a regexp's group matched, with or without thousands separators."""
     plain = text.replace(",", "") if text and GROUPED.fullmatch(text) else text
     try:
-        return finite(float(plain), f"the match {text!r}")
+        return check_finite(float(plain), f"the match {text!r}")
     except (TypeError, ValueError):  # TypeError: a group that took no part in the match is None
-        raise BadInput(f"the match {text!r} is no number") from None
+        raise BadInput(f"the match {text!r} is not a number") from None
 
 
 def json_number(value: Any, path: str) -> float:
-    """A value of a JSON object, if it is a number."""
+    """Return a JSON value as a float; BadInput if it is not a number."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
     require(known, f"{path} is {json.dumps(value)[:80]}, not a number")
     try:
-        return finite(float(value), path)
+        return check_finite(float(value), path)
     except OverflowError:
         raise BadInput(f"{path} is too large a number") from None
 
 
-def finite(number: float, what: str) -> float:
-    """`number`, unless it is NaN or infinite."""
+def check_finite(number: float, what: str) -> float:
+    """Return `number`; BadInput if it is NaN or infinite."""
     require(math.isfinite(number), f"{what} is {number}, not a finite number")
     return number
 
 
 def printed_json(stdout: str) -> Any:
-    """All of standard output as JSON; else the last object in it that begins a line."""
+    """Return standard output as JSON, or else the last JSON object in it that begins a line."""
     try:
         return json.loads(stdout)
     except (ValueError, RecursionError):
@@ -126,12 +126,12 @@ def printed_json(stdout: str) -> Any:
             found, position = decoder.raw_decode(stdout, match.start())
         except (ValueError, RecursionError):
             position = match.end()
-    require(found is not None, "there is no JSON object on standard output")
+    require(found is not None, "no JSON object on standard output")
     return found
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands at a dotted path such as `rows[0].x`."""
+    """Return the value at a dotted path such as `rows[0].x`."""
     passed = ""
     for step in re.findall(r"\[-?\d+\]|[^.\[\]]+", path):
         index = int(step[1:-1]) if step.startswith("[") else None
@@ -140,15 +140,15 @@ def at_path(value: Any, path: str) -> Any:
         else:
             there = isinstance(value, list) and -len(value) <= index < len(value)
         inside = f" in {passed}" if passed else ""
-        require(there, f'{path} is not there: no "{step}"{inside}{_has(value)}')
+        require(there, f'{path} not found: no "{step}"{inside}{_contents(value)}')
         value = value[step if index is None else index]
         passed += step if index is not None or not passed else f".{step}"
     return value
 
 
-def _has(value: Any) -> str:
-    """What there is instead."""
+def _contents(value: Any) -> str:
+    """Return what a JSON value contains, for an error message."""
     if isinstance(value, dict) and value:
         names = list(value)
-        return f"; there is {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        return f"; found {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
     return f"; it has {len(value)} items" if isinstance(value, list) else ""

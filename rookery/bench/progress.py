@@ -1,4 +1,4 @@
-"""How far a run of benchmarks is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a benchmark run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 from typing import Any, TextIO
 
 
-class Progress:
-    """Tells which variant runs and how each ended."""
+class ProgressBar:
+    """Shows which variant runs and how each one ended."""
 
     def __init__(self, total: int, stream: TextIO | None = None):
         self._total, self._done = total, 0
@@ -17,7 +17,7 @@ class Progress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-            # Drawn when something happens rather than by a thread: processes are forked here.
+            # No refresh thread: forking in a process with threads can deadlock.
             self._bar = Progress(
                 BarColumn(),
                 MofNCompleteColumn(),
@@ -29,26 +29,26 @@ class Progress:
             self._bar.start()
 
     def begin(self, label: str) -> None:
-        """A variant starts."""
+        """Show that a variant starts."""
         if self._bar:
             self._bar.update(self._task, description=label, refresh=True)
 
     def end(self, label: str, outcome: str, failed: bool) -> None:
-        """A variant has ended; above a bar only failures are told."""
+        """Show that a variant has ended; above a bar only failures are printed."""
         self._done += 1
         if failed or not self._bar:
-            self.say(f"{self._done}/{self._total} {label}: {outcome}")
+            self.print_line(f"{self._done}/{self._total} {label}: {outcome}")
         if self._bar:
             self._bar.update(self._task, completed=self._done, refresh=True)
 
-    def say(self, line: str) -> None:
-        """A line of its own."""
+    def print_line(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
         if self._bar:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the bar."""
         if self._bar:
             self._bar.stop()

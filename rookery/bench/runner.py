@@ -1,4 +1,4 @@
-"""Runs the variants of benchmarks one after the other, and keeps what comes of them on disk."""
+"""Run the variants of benchmarks one after the other, and save the results after each."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery import __version__
-from rookery.bench import process
-from rookery.bench.intervals import kind_of_interval, summaries, summary
+from rookery.bench.command import run_command
+from rookery.bench.intervals import kind_of_interval, summarize, summarize_metrics
 from rookery.bench.metrics import measure
-from rookery.bench.progress import Progress
+from rookery.bench.progress import ProgressBar
 from rookery.bench.spec import DURATION, Benchmark
 from rookery.bench.tables import csv_text, markdown_text
 from rookery.bench.variants import (
     Value,
     command_of,
     environment_of,
-    label,
-    profiled,
+    is_training,
     seed_of,
-    trains,
+    variant_label,
+    with_profile,
 )
 from rookery.errors import BadInput, require
 from rookery.machine import host_and_cores, versions
+from rookery.processes import termination_as_interrupt
 from rookery.runs.files import write_json, write_text, writing
 from rookery.runs.run import file_safe
 
 RESULTS = "benchmark_results"
-OWN = {"rookery": __version__}
 MAX_OUTPUT_BYTES = 64 * 2**20
 SPEED_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT", "CUDA_VISIBLE_DEVICES")
-"""Inherited variables that decide how fast a command is, and so belong to its results."""
+"""Inherited variables that affect the speed of a command, and so are saved with its results."""
 
 
 class Variant(NamedTuple):
-    """One of the commands to run, numbered from 1 over all benchmarks."""
+    """One command to run; `number` counts from 1 over all benchmarks."""
 
     number: int
     benchmark: Benchmark
@@ -48,9 +48,9 @@ class Variant(NamedTuple):
 
 
 @dataclass
-class Results:
-    """What has come of a run: a row a variant, and `status` running, finished, stopped or
-    interrupted."""
+class BenchmarkResults:
+    """Results so far: one row per variant, and `status`, which is running, finished, stopped (by
+    --stop-on-error) or interrupted."""
 
     benchmarks: Sequence[Benchmark]
     log_dir: Path
@@ -60,16 +60,16 @@ class Results:
 
     @property
     def failed(self) -> int:
-        """How many variants failed."""
+        """Number of variants that failed."""
         return sum(row["result"] != "ok" for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in benchmark_results.json."""
+        """Return the contents of benchmark_results.json."""
         found = {"status": self.status, "log_dir": str(self.log_dir), "rows": self.rows}
         return found if self.baseline is None else {**found, "baseline": self.baseline}
 
     def save(self) -> None:
-        """Replace the result files, each whole."""
+        """Write the result files, each atomically."""
         write_json(self.log_dir / f"{RESULTS}.json", self.to_dict())
         write_text(self.log_dir / f"{RESULTS}.csv", csv_text(self.rows))
         write_text(self.log_dir / f"{RESULTS}.md", markdown_text(self.benchmarks, self.rows))
@@ -77,7 +77,7 @@ class Results:
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """How variants are run."""
+    """Runs variants with these settings."""
 
     log_dir: Path
     timeout: float | None = None
@@ -85,14 +85,16 @@ class Runner:
     stop_on_error: bool = False
     profile: bool = False
 
-    def run(self, benchmarks: Sequence[Benchmark], progress: Progress | None = None) -> Results:
-        """Run every variant; after Ctrl-C the results are of those that had ended."""
+    def run(
+        self, benchmarks: Sequence[Benchmark], progress: ProgressBar | None = None
+    ) -> BenchmarkResults:
+        """Run every variant; after Ctrl-C the results have those that were finished."""
         variants = list_variants(benchmarks)
-        results = Results(benchmarks, self.log_dir)
+        results = BenchmarkResults(benchmarks, self.log_dir)
         results.save()
-        shown = Progress(len(variants)) if progress is None else progress
+        shown = ProgressBar(len(variants)) if progress is None else progress
         try:
-            with process.termination_interrupts():
+            with termination_as_interrupt():
                 results.status = self._run_all(variants, results, shown)
         except KeyboardInterrupt:
             results.status = "interrupted"
@@ -101,24 +103,26 @@ class Runner:
         results.save()
         return results
 
-    def _run_all(self, variants: list[Variant], results: Results, shown: Progress) -> str:
+    def _run_all(
+        self, variants: list[Variant], results: BenchmarkResults, shown: ProgressBar
+    ) -> str:
         for variant in variants:
-            name = label(variant.benchmark.name, variant.values)
+            name = variant_label(variant.benchmark.name, variant.values)
             shown.begin(name)
-            row = self.row_of(variant)
+            row = self.run_variant(variant)
             results.rows.append(row)
             results.save()
             if row["profile"] is False:
-                shown.say(f"{name}: no profile, the command does not run 'rookery train'")
+                shown.print_line(f"{name}: no profile, the command does not run 'rookery train'")
             failed = row["result"] != "ok"
-            told = f"failed: {row['reason']}" if failed else f"ok in {row[DURATION]:.2f} s"
-            shown.end(name, told, failed)
+            ending = f"failed: {row['reason']}" if failed else f"ok in {row[DURATION]:.2f} s"
+            shown.end(name, ending, failed)
             if failed and self.stop_on_error:
                 return "stopped"
         return "finished"
 
-    def row_of(self, variant: Variant) -> dict[str, Any]:
-        """Run a variant, and tell all there is to know of it."""
+    def run_variant(self, variant: Variant) -> dict[str, Any]:
+        """Run a variant and return its row of the results."""
         benchmark, settings = variant.benchmark, variant.benchmark.settings
         env: dict[str, str] = {}
         command: list[str] | None = None
@@ -127,8 +131,8 @@ class Runner:
             env = environment_of(settings.env, variant.values)
             command = command_of(benchmark.words, env, variant.values)
             if self.profile:
-                profile = trains(command)
-                command = profiled(command) if profile else command
+                profile = is_training(command)
+                command = with_profile(command) if profile else command
         inherited = {name: os.environ[name] for name in SPEED_VARIABLES if name in os.environ}
         row: dict[str, Any] = {
             "benchmark": benchmark.name,
@@ -140,24 +144,23 @@ class Runner:
             "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             **git_state(),
             **host_and_cores(),
-            # Without an installed package there is no version of Rookery but its own.
-            "versions": {name: version or OWN.get(name) for name, version in versions().items()},
+            "versions": versions() | {"rookery": __version__},
             "repeats_asked": self.repeat,
         }
         repeats: list[dict[str, Any]] = []
         reason = benchmark.problem
         while not reason and len(repeats) < self.repeat:
-            repeats.append(self._repeat(variant, command or [], env, len(repeats) + 1))
+            repeats.append(self._run_once(variant, command or [], env, len(repeats) + 1))
             reason = repeats[-1]["reason"]
             if reason and self.repeat > 1:
                 reason = f"repeat {len(repeats)} of {self.repeat}: {reason}"
         row["interval"] = kind_of_interval(self.repeat)
-        return row | outcome(repeats, reason)
+        return row | combine_repeats(repeats, reason)
 
-    def _repeat(
+    def _run_once(
         self, variant: Variant, command: list[str], env: dict[str, str], number: int
     ) -> dict[str, Any]:
-        """Run the command once: result, reason, duration, metrics, and the files of its output."""
+        """Run the command; return result, reason, duration, metrics and the files of its output."""
         assert variant.benchmark.settings is not None
         own = variant.benchmark.settings.timeout
         timeout = self.timeout if own is None else own
@@ -167,12 +170,12 @@ class Runner:
         found: dict[str, Any] = {DURATION: None, "metrics": {}}
         reason = ""
         try:
-            ended = process.run(command, env, stdout, stderr, timeout)
+            ended = run_command(command, env, stdout, stderr, timeout)
             found[DURATION] = ended.duration
             require(ended.status is not None, f"timed out after {timeout} s")
             if ended.status:
                 raise BadInput(status_text(ended.status) + last_line(stderr))
-            printed = printed_text(stdout), printed_text(stderr)
+            printed = read_output(stdout), read_output(stderr)
             found["metrics"] = measure(variant.benchmark, *printed, ended.duration, variant.values)
         except BadInput as error:
             reason = str(error)
@@ -181,19 +184,19 @@ class Runner:
 
 
 def list_variants(benchmarks: Sequence[Benchmark]) -> list[Variant]:
-    """Every variant of the benchmarks in turn."""
+    """Return the variants of all benchmarks in order."""
     pairs = [(benchmark, values) for benchmark in benchmarks for values in benchmark.variants]
     return [Variant(number, *pair) for number, pair in enumerate(pairs, 1)]
 
 
-def outcome(repeats: list[dict[str, Any]], reason: str) -> dict[str, Any]:
-    """The repeats of a variant in one; a variant is as good as its worst repeat."""
+def combine_repeats(repeats: list[dict[str, Any]], reason: str) -> dict[str, Any]:
+    """Return the result fields of a variant from its repeats; with a `reason` it has failed."""
     taken = [repeat[DURATION] for repeat in repeats if repeat[DURATION] is not None]
-    found = {} if reason else summaries([repeat["metrics"] for repeat in repeats])
+    found = {} if reason else summarize_metrics([repeat["metrics"] for repeat in repeats])
     return {
         "result": "failed" if reason else "ok",
         "reason": reason or None,
-        DURATION: summary(taken).median if taken else None,
+        DURATION: summarize(taken).median if taken else None,
         "metrics": {name: value.median for name, value in found.items()},
         "intervals": {name: [value.low, value.high] for name, value in found.items()},
         "repeats": [repeat | {"reason": repeat["reason"] or None} for repeat in repeats],
@@ -201,7 +204,7 @@ def outcome(repeats: list[dict[str, Any]], reason: str) -> dict[str, Any]:
 
 
 def status_text(status: int) -> str:
-    """A status other than 0 in words."""
+    """Describe an exit status other than 0."""
     if status > 0:
         return f"exit status {status}"
     try:
@@ -211,38 +214,38 @@ def status_text(status: int) -> str:
 
 
 def last_line(path: Path) -> str:
-    """What a command said last, to go after its status."""
+    """Return ": " and the last line of a log, to append to an exit status."""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").split("\n")
-    said = [" ".join(line.split()) for line in lines if line.strip()]
-    return f": {said[-1][:300]}" if said else ""
+    lines = [" ".join(line.split()) for line in lines if line.strip()]
+    return f": {lines[-1][:300]}" if lines else ""
 
 
-def printed_text(path: Path) -> str:
-    """What a command printed; BadInput if it is too much to look through."""
+def read_output(path: Path) -> str:
+    """Return a command's output; BadInput if it is too large to search."""
     size = path.stat().st_size
     require(
-        size <= MAX_OUTPUT_BYTES, f"{path.name} has {size:,} bytes, too many to find metrics in"
+        size <= MAX_OUTPUT_BYTES, f"{path.name} has {size:,} bytes, too many to search for metrics"
     )
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def git_state() -> dict[str, Any]:
-    """The commit of the current folder, and whether files differ from it; None outside of one."""
+    """Return the current folder's commit and whether files differ; None outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # others may be using the repository
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
+        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # do not lock a repository in use
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
     except (OSError, subprocess.TimeoutExpired):
         return {"git_commit": None, "git_dirty": None}
-    text = told.stdout.strip()
+    text = done.stdout.strip()
     commit = text.removesuffix("-dirty") or None
     return {"git_commit": commit, "git_dirty": text.endswith("-dirty") if commit else None}
 
 
 def make_log_dir(path: str | None) -> Path:
-    """The folder at `path`, or a new one in bench_logs/ named by the time."""
+    """Create and return the folder `path`, or a new one in bench_logs/ named by the time."""
     if path is not None:
         folder = Path(path)
         with writing(folder):
@@ -258,4 +261,4 @@ def make_log_dir(path: str | None) -> Path:
             except FileExistsError:
                 continue
         return folder
-    raise BadInput("bench_logs: too many runs of one second; give a --log-dir")
+    raise BadInput("bench_logs: too many runs within one second; use --log-dir")

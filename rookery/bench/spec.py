@@ -1,4 +1,4 @@
-"""What an entry of a spec may say, checked before anything runs."""
+"""Entries of a spec, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict
 
 DURATION = "duration"
-"""The seconds a command took: a name that expressions and columns have without asking."""
+"""Metric that every benchmark has: the seconds that the command took."""
 PATH = re.compile(r"([^.\[\]]+|\[-?\d+\])(\.[^.\[\]]+|\[-?\d+\])*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number that the command prints."""
+    """A number in the output of the command."""
 
     regexp: str | None = None
-    """Where it stands in standard output and standard error, with one group around it."""
+    """Regular expression over standard output and standard error, with one group: the number."""
     skip: int | None = None
-    """Leading matches left out, such as those of a warm-up."""
+    """Number of leading matches to leave out, such as those of a warm-up."""
     reduction_type: Literal["mean", "final", "min", "max", "median", "value"] | None = None
-    """How several matches make one number; value: there is one only. None is mean."""
+    """How several matches are reduced to one number; value: expect one match; None: mean."""
     json: str | None = None
-    """Where it stands in the JSON object on standard output: result.rows[0].x"""
+    """Path in the JSON object on standard output, such as result.rows[0].x"""
     better: Literal["higher", "lower"] | None = None
-    """What a baseline is compared by; None: the metric is only reported."""
+    """Which direction is better than the baseline; None: the metric is only reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +42,15 @@ class Derived:
     expr: str
     """The formula."""
     better: Literal["higher", "lower"] | None = None
-    """As of a metric."""
+    """As for Metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchmarkSettings:
     """An entry of a spec."""
 
     description: str = ""
-    """What is measured."""
+    """Purpose of the benchmark."""
     cmd: Any
     """The command, as text or as a list, with {name} for parameters."""
     parameters: Any = None
@@ -68,12 +68,12 @@ class Settings:
 
 
 class Benchmark(NamedTuple):
-    """A benchmark that can be run; or one that cannot, with its problem."""
+    """A benchmark; `problem` says why it cannot be run, and is empty if it can."""
 
     name: str
     place: str
     variants: list[dict[str, Value]]
-    settings: Settings | None = None
+    settings: BenchmarkSettings | None = None
     problem: str = ""
     words: Sequence[str] = ()
     columns: Sequence[tuple[str, str]] = ()
@@ -85,7 +85,7 @@ class Benchmark(NamedTuple):
 
     @property
     def better(self) -> dict[str, str | None]:
-        """Whether higher or lower is better, of every metric in the order of the spec."""
+        """The better direction (higher, lower, None) by metric, in the order of the spec."""
         if self.settings is None:
             return {}
         both: dict[str, Any] = {**self.settings.data, **self.settings.derived}
@@ -93,47 +93,47 @@ class Benchmark(NamedTuple):
 
 
 def read_specs(paths: Iterable[str | Path]) -> list[Benchmark]:
-    """The benchmarks of spec files. A name stands in one of them only."""
+    """Return the benchmarks of spec files, in which names must be unique."""
     places: dict[str, str] = {}
     found = []
     for path in paths:
         for entry in read_entries(Path(path)):
             clash = places.setdefault(entry.name, entry.place)
             require(
-                clash == entry.place, f'{entry.place}: "{entry.name}" stands at {clash} already'
+                clash == entry.place, f'{entry.place}: "{entry.name}" is already defined at {clash}'
             )
-            found.append(benchmark_of(entry))
+            found.append(make_benchmark(entry))
     return found
 
 
-def chosen(benchmarks: Sequence[Benchmark], names: Sequence[str]) -> list[Benchmark]:
-    """Those of these names, all without any."""
+def select_benchmarks(benchmarks: Sequence[Benchmark], names: Sequence[str]) -> list[Benchmark]:
+    """Return the benchmarks with these names, or all if there are no names."""
     known = [benchmark.name for benchmark in benchmarks]
     for name in names:
         require(
             name in known,
-            f'--benchmark: there is no "{name}".{nearest(name, known)} --list lists them.',
+            f'--benchmark: unknown name "{name}".{nearest(name, known)} --list lists them.',
         )
     return [benchmark for benchmark in benchmarks if not names or benchmark.name in names]
 
 
-def benchmark_of(entry: Entry) -> Benchmark:
-    """The entry, checked; with a problem it keeps its variants, each of which then fails."""
+def make_benchmark(entry: Entry) -> Benchmark:
+    """Validate an entry; one with a problem keeps its variants, each of which then fails."""
     parameters = entry.value.get("parameters") if isinstance(entry.value, Mapping) else None
     variants: list[dict[str, Value]] = [{}]
     try:
         require(isinstance(entry.value, Mapping), "expected settings such as cmd and data")
         variants = variants_of(parameters)
-        settings = from_dict(Settings, entry.value, path="")
-        return Benchmark(entry.name, entry.place, variants, settings, "", *_checked(settings))
+        settings = from_dict(BenchmarkSettings, entry.value, path="")
+        return Benchmark(entry.name, entry.place, variants, settings, "", *_validate(settings))
     except BadInput as error:
         return Benchmark(entry.name, entry.place, variants, problem=f"{entry.place}: {error}")
 
 
-def _checked(
-    settings: Settings,
+def _validate(
+    settings: BenchmarkSettings,
 ) -> tuple[list[str], list[tuple[str, str]], dict[str, Expression]]:
-    """Words of the command, columns and formulas of an entry in which all names are known."""
+    """Return words of the command, columns and formulas; BadInput if something is wrong."""
     names = set(variants_of(settings.parameters)[0])
     require(
         settings.timeout is None or settings.timeout > 0,
@@ -141,11 +141,11 @@ def _checked(
     )
     words = split_command(settings.cmd)
     for word in words:
-        _known(f"cmd, in {word!r}", placeholders(word), names | {*settings.env})
+        _require_known(f"cmd, in {word!r}", placeholders(word), names | {*settings.env})
     for name, value in settings.env.items():
         require(name and "=" not in name, f'env: "{name}" cannot name a variable')
         require(value is not None and is_value(value), f"env.{name}: expected text or a number")
-        _known(f"env.{name}", placeholders(value), names)
+        _require_known(f"env.{name}", placeholders(value), names)
     for name, metric in settings.data.items():
         require(name not in names | {DURATION}, f"data.{name}: {_taken(name)}")
         _check_metric(f"data.{name}", metric)
@@ -157,7 +157,7 @@ def _checked(
             formulas[name] = Expression(derived.expr)
         except BadInput as error:
             raise BadInput(f"derived.{name}.expr: {error}") from None
-        _known(f"derived.{name}.expr", formulas[name].names, names)
+        _require_known(f"derived.{name}.expr", formulas[name].names, names)
         names.add(name)
     metrics = [DURATION, *settings.data, *settings.derived]
     return words, _columns(settings.output, metrics), formulas
@@ -165,24 +165,27 @@ def _checked(
 
 def _check_metric(path: str, metric: Metric) -> None:
     one = (metric.regexp is None) != (metric.json is None)
-    require(one, f"{path}: give it either a regexp or json")
+    require(one, f"{path}: give either regexp or json")
     if metric.json is not None:
         for name in ("skip", "reduction_type"):
-            require(getattr(metric, name) is None, f"{path}.{name}: goes with a regexp only")
-        require(PATH.fullmatch(metric.json), f'{path}.json: "{metric.json}" is no path like a.b[0]')
+            require(getattr(metric, name) is None, f"{path}.{name}: has an effect with regexp only")
+        require(
+            PATH.fullmatch(metric.json),
+            f'{path}.json: "{metric.json}" is not a path such as a.b[0]',
+        )
         return
     require((metric.skip or 0) >= 0, f"{path}.skip must be 0 or more, got {metric.skip}")
     try:
         groups = re.compile(metric.regexp or "", re.MULTILINE).groups
     except (re.error, RecursionError, OverflowError) as error:
         raise BadInput(
-            f"{path}.regexp: {metric.regexp!r} is no regular expression: {error}"
+            f"{path}.regexp: {metric.regexp!r} is not a regular expression: {error}"
         ) from None
-    require(groups == 1, f"{path}.regexp: one group (...) around the number, got {groups}")
+    require(groups == 1, f"{path}.regexp: expected one group (...) around the number, got {groups}")
 
 
 def _columns(output: Any, metrics: Sequence[str]) -> list[tuple[str, str]]:
-    """Label and metric of each column; without `output`, every metric under its own name."""
+    """Return label and metric of each column; without `output`, every metric under its own name."""
     if output is None:
         return [(name, name) for name in metrics if name != DURATION]
     pairs = isinstance(output, list) and all(
@@ -191,17 +194,17 @@ def _columns(output: Any, metrics: Sequence[str]) -> list[tuple[str, str]]:
     )
     require(pairs, "output: expected pairs such as [[label, metric], ...]")
     for _, metric in output:
-        _known("output", [metric], metrics)
+        _require_known("output", [metric], metrics)
     return [(label, metric) for label, metric in output]
 
 
-def _known(path: str, used: Iterable[str], names: Iterable[str]) -> None:
+def _require_known(path: str, used: Iterable[str], names: Iterable[str]) -> None:
     known = sorted(names)
     for name in sorted(used):
-        require(name in known, f'{path}: there is no "{name}".{nearest(name, known)}')
+        require(name in known, f'{path}: unknown name "{name}".{nearest(name, known)}')
 
 
 def _taken(name: str) -> str:
     if name == DURATION:
-        return "that is the seconds the command takes; choose another name"
-    return "a parameter or another metric has that name; choose another"
+        return "the name is reserved for the seconds that the command takes"
+    return "a parameter or another metric has this name; choose another"

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rookery.bench.spec import DURATION, Benchmark
-from rookery.bench.variants import label, text_of
+from rookery.bench.variants import text_of, variant_label
 
-Row = Mapping[str, Any]
-PLAIN = (
+TableRow = Mapping[str, Any]
+TABLE_COLUMNS = (
     *("benchmark", "result", "reason", DURATION, "seed"),
     *("git_commit", "git_dirty", "host", "cores", "profile"),
 )
 
 
-def csv_text(rows: Sequence[Row]) -> str:
-    """A line a variant; parameters, metrics and versions each in a column of their own."""
+def csv_text(rows: Sequence[TableRow]) -> str:
+    """Return CSV with a row per variant and a column per parameter, metric and version."""
     flat = [_flat(row) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     file = io.StringIO()
@@ -30,8 +30,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     return file.getvalue()
 
 
-def _flat(row: Row) -> dict[str, Any]:
-    flat = {name: row[name] for name in PLAIN}
+def _flat(row: TableRow) -> dict[str, Any]:
+    flat = {name: row[name] for name in TABLE_COLUMNS}
     flat |= {f"parameter.{name}": text_of(value) for name, value in row["parameters"].items()}
     for name, value in row["metrics"].items():
         flat[f"metric.{name}"] = value
@@ -43,8 +43,8 @@ def _flat(row: Row) -> dict[str, Any]:
     return flat | {f"version.{name}": version for name, version in row["versions"].items()}
 
 
-def markdown_text(benchmarks: Iterable[Benchmark], rows: Sequence[Row]) -> str:
-    """A table a benchmark, under its description, and where it was measured."""
+def markdown_text(benchmarks: Iterable[Benchmark], rows: Sequence[TableRow]) -> str:
+    """Return Markdown with a table per benchmark, and the machine it was measured on."""
     parts = ["# Benchmark results"]
     for benchmark in benchmarks:
         own = [row for row in rows if row["benchmark"] == benchmark.name]
@@ -60,7 +60,7 @@ def markdown_text(benchmarks: Iterable[Benchmark], rows: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _measured(row: Row) -> str:
+def _measured(row: TableRow) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
     dirty = " with changes" if row["git_dirty"] else ""
     commit = f"commit {row['git_commit']}{dirty}" if row["git_commit"] else "no commit"
@@ -69,8 +69,8 @@ def _measured(row: Row) -> str:
     return f"{row['host']}, {row['cores']} cores, {commit}; {versions}.{interval}"
 
 
-def plain_text(benchmarks: Iterable[Benchmark], rows: Sequence[Row]) -> str:
-    """The same for the terminal; reasons stand below the table they belong to."""
+def plain_text(benchmarks: Iterable[Benchmark], rows: Sequence[TableRow]) -> str:
+    """Return tables for the terminal, each with the reasons of failures below it."""
     parts = []
     for benchmark in benchmarks:
         own = [row for row in rows if row["benchmark"] == benchmark.name]
@@ -88,19 +88,19 @@ def plain_text(benchmarks: Iterable[Benchmark], rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def _reasons(benchmark: Benchmark, rows: Sequence[Row]) -> list[str]:
-    """Why variants failed; a problem of the whole benchmark is told once."""
+def _reasons(benchmark: Benchmark, rows: Sequence[TableRow]) -> list[str]:
+    """Return why variants failed; a problem of the whole benchmark is reported once."""
     if benchmark.problem:
         return [f"failed: {benchmark.problem}"]
     return [
-        f"failed: {label(benchmark.name, row['parameters'])}: {row['reason']}"
+        f"failed: {variant_label(benchmark.name, row['parameters'])}: {row['reason']}"
         for row in rows
         if row["reason"]
     ]
 
 
-def _cells(benchmark: Benchmark, rows: Sequence[Row], reasons: bool) -> list[list[str]]:
-    """Header and a line a variant: parameters, chosen metrics, duration and result."""
+def _cells(benchmark: Benchmark, rows: Sequence[TableRow], reasons: bool) -> list[list[str]]:
+    """Return a header and a row per variant: parameters, metrics, duration and result."""
     names = list(benchmark.variants[0])
     header = [*names, *(label for label, _ in benchmark.columns), "seconds", "result"]
     lines = []
@@ -115,7 +115,7 @@ def _cells(benchmark: Benchmark, rows: Sequence[Row], reasons: bool) -> list[lis
     return [header, *lines]
 
 
-def _measurement(row: Row, value: float | None, metric: str) -> str:
+def _measurement(row: TableRow, value: float | None, metric: str) -> str:
     low_high = row["intervals"].get(metric)
     if value is None or low_high is None or row["repeats_asked"] == 1:
         return _number(value)
@@ -123,7 +123,7 @@ def _measurement(row: Row, value: float | None, metric: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Four digits or so, and thousands set apart."""
+    """Return a number with about four digits and thousands separators."""
     if value is None:
         return ""
     if not 1000 <= abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""Parameters to variants, and a variant to the command it runs."""
+"""Expand parameters into variants, and fill commands with the values of a variant."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rookery.errors import BadInput, require
 Value = str | int | float | bool | None
 MAX_VARIANTS = 10_000
 PLACEHOLDER = re.compile(r"\{\{(?P<literal>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}")
-"""{name} stands for a value, {{name}} for {name} itself; other braces are left alone."""
+"""{name} is replaced by a value, {{name}} by {name}; other braces are left alone."""
 PYTHON = "python"
 
 
 def variants_of(parameters: Any) -> list[dict[str, Value]]:
-    """The values of each variant by name; one without any where there are no parameters."""
+    """Return the values of each variant by name; without parameters there is one empty variant."""
     if parameters is None:
         return [{}]
     if isinstance(parameters, Mapping):
@@ -35,14 +35,16 @@ def variants_of(parameters: Any) -> list[dict[str, Value]]:
         names, rows = parameters[0], parameters[1:]
     for name in names:
         usable = isinstance(name, str) and name.isidentifier() and names.count(name) == 1
-        require(usable, f"parameters: {name!r} cannot name a parameter, or names two")
+        require(usable, f"parameters: {name!r} is not a parameter name, or is used twice")
     for number, row in enumerate(rows, 1):
         require(
             len(row) == len(names),
             f"parameters: row {number} has {len(row)} of {len(names)} values",
         )
         for value in row:
-            require(is_value(value), f"parameters: {value!r} is no text or number; quote it")
+            require(
+                is_value(value), f"parameters: {value!r} is neither text nor a number; quote it"
+            )
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -52,28 +54,31 @@ def _matrix(parameters: Mapping[str, Any]) -> list[list[Value]]:
             isinstance(values, list) and values, f"parameters.{name}: expected a list of values"
         )
     count = math.prod(len(values) for values in parameters.values())
-    require(count <= MAX_VARIANTS, f"parameters: {count:,} variants, {MAX_VARIANTS:,} at most")
+    require(
+        count <= MAX_VARIANTS,
+        f"parameters: {count:,} variants; at most {MAX_VARIANTS:,} are allowed",
+    )
     return [list(row) for row in itertools.product(*parameters.values())]
 
 
 def is_value(value: Any) -> bool:
-    """Whether it can stand in a command."""
+    """True if the value can be put into a command."""
     return value is None or isinstance(value, str | int | float)
 
 
 def text_of(value: Any) -> str:
-    """A value as one would type it: true, none, 0.5."""
+    """Return a value as typed on a command line: true, none, 0.5."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def label(benchmark: str, parameters: Mapping[str, Any]) -> str:
-    """A variant for a person: name, and parameters if it has any."""
+def variant_label(benchmark: str, parameters: Mapping[str, Any]) -> str:
+    """Return the name of a benchmark with the parameters of a variant, if it has any."""
     values = ", ".join(f"{name}={text_of(value)}" for name, value in parameters.items())
     return f"{benchmark} [{values}]" if values else benchmark
 
 
 def split_command(cmd: Any) -> list[str]:
-    """The words of a command; those of a text are told apart as a shell would."""
+    """Return the words of a command, which may be a list, or text that is split as in a shell."""
     if isinstance(cmd, list):
         require(all(is_value(word) for word in cmd), "cmd: expected a list of words")
         words = [text_of(word) for word in cmd]
@@ -88,13 +93,13 @@ def split_command(cmd: Any) -> list[str]:
 
 
 def placeholders(text: Any) -> set[str]:
-    """The names in braces in `text`, but for {python}."""
+    """Return the names in braces in `text`, except {python}."""
     found = {match["name"] for match in PLACEHOLDER.finditer(text_of(text)) if match["name"]}
     return found - {PYTHON}
 
 
 def fill(text: Any, values: Mapping[str, Any]) -> str:
-    """`text` with the values in place of their names."""
+    """Return `text` with placeholders replaced by values."""
 
     def replace(match: re.Match[str]) -> str:
         return f"{{{match['literal']}}}" if match["literal"] else text_of(values[match["name"]])
@@ -103,7 +108,7 @@ def fill(text: Any, values: Mapping[str, Any]) -> str:
 
 
 def environment_of(env: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, str]:
-    """The variables that a spec sets for a variant."""
+    """Return the environment variables that a spec sets for a variant."""
     known = {PYTHON: sys.executable, **values}
     return {name: fill(text, known) for name, text in env.items()}
 
@@ -111,26 +116,26 @@ def environment_of(env: Mapping[str, Any], values: Mapping[str, Value]) -> dict[
 def command_of(
     words: Sequence[str], env: Mapping[str, str], values: Mapping[str, Value]
 ) -> list[str]:
-    """The command of a variant. Each word stays one word, whatever the values hold."""
+    """Return the command of a variant. Each word stays one word, whatever the values contain."""
     known = {PYTHON: sys.executable, **env, **values}
     return [fill(word, known) for word in words]
 
 
-def trains(command: Sequence[str]) -> bool:
-    """Whether the command runs `rookery train`, by a launcher or `python -m` too."""
+def is_training(command: Sequence[str]) -> bool:
+    """True if the command runs `rookery train`, also through a launcher or `python -m`."""
     return any(
         PurePath(program).name == "rookery" and word == "train"
         for program, word in itertools.pairwise(command)
     )
 
 
-def profiled(command: Sequence[str]) -> list[str]:
-    """The same command with a profile taken."""
+def with_profile(command: Sequence[str]) -> list[str]:
+    """Return the command with --profile."""
     return [*command] if "--profile" in command else [*command, "--profile"]
 
 
 def seed_of(command: Sequence[str], values: Mapping[str, Value]) -> Value:
-    """The `seed` of the parameters or the value of `--seed`, None without either."""
+    """Return the parameter `seed` or the value of `--seed`; None without either."""
     if "seed" in values:
         return values["seed"]
     found: Value = None

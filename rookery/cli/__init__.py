@@ -1,1 +1,1 @@
-"""One short file a command: parses, calls, prints."""
+"""The command line: one short file per subcommand, which parses, calls and prints."""

@@ -17,7 +17,7 @@ def main(args: Sequence[str]) -> int:
         print("rookery algorithms [ALGO] [--json]")
         return 0
     given, names = parse_flags(args, {"json": bool})
-    require(len(names) <= 1, "algorithms: name at most one")
+    require(len(names) <= 1, f"algorithms: expected at most one name, got {len(names)}")
     listed = {name: algorithm_class(name) for name in names or sorted(ALGORITHMS)}
     if given.get("json"):
         print_json(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rookery.bench.baseline import compare, notes, read_baseline
-from rookery.bench.runner import RESULTS, Results, Runner, make_log_dir
-from rookery.bench.spec import Benchmark, chosen, read_specs
+from rookery.bench.runner import RESULTS, BenchmarkResults, Runner, make_log_dir
+from rookery.bench.spec import Benchmark, read_specs, select_benchmarks
 from rookery.bench.tables import plain_text
 from rookery.cli.printing import print_json
 from rookery.errors import require
@@ -20,26 +20,26 @@ USAGE = """rookery bench SPEC... [options]  run the benchmarks of YAML specs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """Options of the command."""
 
     benchmark: tuple[str, ...] | None = None
-    """Run only this one; may be given several times."""
+    """Run only the benchmark of this name; may be given several times."""
     list: bool = False
     """List the benchmarks instead of running them."""
     timeout: float | None = None
-    """Seconds after which a command is ended, for benchmarks that do not say."""
+    """Seconds after which a command is ended, for benchmarks without a timeout of their own."""
     log_dir: str | None = None
     """Folder for logs and results; none: bench_logs/ and the time."""
     stop_on_error: bool = False
-    """Run nothing more once a variant has failed."""
+    """Stop after the first variant that fails."""
     repeat: int = 1
-    """Run each variant so often, and report medians with min..max, or from 6 repeats on with
-    the 95 % interval of the median."""
+    """Number of runs of each variant; medians are reported with min..max, or from 6 repeats on
+    with the 95 % interval of the median."""
     baseline: str | None = None
     """A benchmark_results.json to compare with; a regression ends with status 1."""
     tolerance: float | None = None
-    """How much worse than the baseline a metric may be, as a share of it; none: 0.1."""
+    """How much worse than the baseline a metric may be, as a fraction of it; none: 0.1."""
     profile: bool = False
     """Add --profile to commands that run 'rookery train'."""
     json: bool = False
@@ -57,31 +57,33 @@ class Options:
         )
         require(
             self.tolerance is None or self.baseline is not None,
-            "--tolerance says nothing without a --baseline; leave it out",
+            "--tolerance has no effect without --baseline; remove it",
         )
 
 
 def main(args: Sequence[str]) -> int:
-    """Run benchmarks and print; 0, 1 if one failed or became worse, 130 if interrupted."""
+    """Run benchmarks; return 0, 1 on a failure or regression, 130 if interrupted."""
     if {"-h", "--help"} & set(args):
-        print(USAGE + "\nOptions:\n" + help_text(Options))
+        print(USAGE + "\nOptions:\n" + help_text(BenchOptions))
         return 0
     names, rest = take_all(args, "--benchmark")
-    given, specs = parse_flags(rest, flags_of(Options))
-    options = from_dict(Options, {**given, "benchmark": names or None})
-    require(specs, "bench: name at least one spec file")
-    benchmarks = chosen(read_specs(specs), options.benchmark or ())
-    return listing(benchmarks, options.json) if options.list else run(benchmarks, options)
+    given, specs = parse_flags(rest, flags_of(BenchOptions))
+    options = from_dict(BenchOptions, {**given, "benchmark": names or None})
+    require(specs, "bench: expected at least one spec file")
+    benchmarks = select_benchmarks(read_specs(specs), options.benchmark or ())
+    return (
+        print_list(benchmarks, options.json) if options.list else run_and_print(benchmarks, options)
+    )
 
 
-def run(benchmarks: Sequence[Benchmark], options: Options) -> int:
-    """Run, compare and tell."""
+def run_and_print(benchmarks: Sequence[Benchmark], options: BenchOptions) -> int:
+    """Run the benchmarks, compare with the baseline and print; return the exit status."""
     earlier = None if options.baseline is None else read_baseline(Path(options.baseline))
     require(
         options.baseline is None
         or options.log_dir is None
         or Path(options.baseline).resolve() != Path(options.log_dir, f"{RESULTS}.json").resolve(),
-        f"--log-dir: results in {options.log_dir} would replace the baseline; choose another",
+        f"--log-dir: results in {options.log_dir} would overwrite the baseline; choose another",
     )
     results = Runner(
         log_dir=make_log_dir(options.log_dir),
@@ -90,43 +92,45 @@ def run(benchmarks: Sequence[Benchmark], options: Options) -> int:
         stop_on_error=options.stop_on_error,
         profile=options.profile,
     ).run(benchmarks)
-    lines = [] if earlier is None else against(results, earlier, options)
+    lines = [] if earlier is None else compare_with_baseline(results, earlier, options)
     if options.json:
         print_json(results.to_dict())
     else:
-        end = f"{summary(results)}\n{results.log_dir}"
+        end = f"{status_line(results)}\n{results.log_dir}"
         parts = [plain_text(benchmarks, results.rows), "\n".join(lines), end]
         print("\n\n".join(filter(None, parts)))
     worse = results.baseline is not None and results.baseline["regressions"] > 0
     return 130 if results.status == "interrupted" else int(results.failed > 0 or worse)
 
 
-def against(results: Results, earlier: list[dict[str, Any]], options: Options) -> list[str]:
-    """Compare with the baseline, add that to the results, and tell it in lines."""
+def compare_with_baseline(
+    results: BenchmarkResults, earlier: list[dict[str, Any]], options: BenchOptions
+) -> list[str]:
+    """Add a comparison with the baseline to the results, and return its lines."""
     tolerance = 0.1 if options.tolerance is None else options.tolerance
     compared = compare(results.benchmarks, results.rows, earlier, tolerance)
-    doubts = notes(results.rows, earlier)
+    remarks = notes(results.rows, earlier)
     results.baseline = {
         "file": options.baseline,
         "tolerance": tolerance,
         "regressions": sum(each.verdict == "regression" for each in compared),
         "comparisons": [each._asdict() for each in compared],
-        "notes": doubts,
+        "notes": remarks,
     }
     results.save()
-    return [*(each.line() for each in compared), *doubts]
+    return [*(each.line() for each in compared), *remarks]
 
 
-def summary(results: Results) -> str:
-    """How it ended, in a line."""
+def status_line(results: BenchmarkResults) -> str:
+    """Return how the run ended, in one line."""
     total = sum(len(benchmark.variants) for benchmark in results.benchmarks)
     count = len(results.rows)
     missing = f", {total - count} not run" if count < total else ""
     return f"{results.status}: {count - results.failed} ok, {results.failed} failed{missing}"
 
 
-def listing(benchmarks: Sequence[Benchmark], json: bool) -> int:
-    """Print what there is; 1 if something of it cannot run."""
+def print_list(benchmarks: Sequence[Benchmark], json: bool) -> int:
+    """Print the benchmarks; return 1 if one of them cannot run."""
     if json:
         found = {
             each.name: {

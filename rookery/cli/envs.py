@@ -11,12 +11,12 @@ from rookery.fields import parse_flags
 
 
 def main(args: Sequence[str]) -> int:
-    """List the environments whose name has WORD in it, each with the engine that runs it."""
+    """List the environments whose name contains WORD, each with the engine that runs it."""
     if {"-h", "--help"} & set(args):
         print("rookery envs [WORD] [--json]")
         return 0
     given, words = parse_flags(args, {"json": bool})
-    require(len(words) <= 1, "envs: name at most one word to look for")
+    require(len(words) <= 1, f"envs: expected at most one word to search for, got {len(words)}")
     word = words[0].lower() if words else ""
     listed = [env for env in registered_envs() if word in env.name.lower()]
     if given.get("json"):

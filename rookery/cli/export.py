@@ -13,46 +13,46 @@ from rookery.export.export import export
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.training.trained import TrainedRun
 
-USAGE = "rookery export RUN [options]  write the policy of a run for other programs\n"
+USAGE = "rookery export RUN [options]  write the policy of a run for use in other programs\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ExportOptions:
     """Options of the command."""
 
     format: tuple[str, ...] = ("onnx", "libtorch")
-    """Which files: onnx, libtorch or both."""
+    """Formats to write: onnx, libtorch or both."""
     out: str | None = None
-    """Folder for the files; none: export in the run's folder."""
+    """Folder for the files; none: the folder export of the run."""
     checkpoint: str | None = None
-    """Whose agent: best or last by evaluation while training, or a step; none: the newest."""
+    """Checkpoint: best or last (by evaluation during training), or a step; none: the newest."""
     envs: int = 7
-    """Environments that are played to compare the files with the live policy."""
+    """Environments in which the files are compared with the live policy."""
     json: bool = False
-    """Print policy.json on standard output."""
+    """Print the content of policy.json on standard output."""
 
     def __post_init__(self) -> None:
-        require(self.format, "format: name onnx, libtorch or both")
+        require(self.format, "format: expected onnx, libtorch or both, got none")
         require(self.envs >= 1, f"envs must be at least 1, got {self.envs}")
 
 
 def main(args: Sequence[str]) -> int:
-    """Export and tell."""
+    """Export the policy of a run and print what was written."""
     if {"-h", "--help"} & set(args):
-        print(USAGE + "\nOptions:\n" + help_text(Options))
+        print(USAGE + "\nOptions:\n" + help_text(ExportOptions))
         return 0
-    given, names = parse_flags(args, flags_of(Options))
-    options = from_dict(Options, nest(given))
-    require(len(names) == 1, "export: name one run")
+    given, names = parse_flags(args, flags_of(ExportOptions))
+    options = from_dict(ExportOptions, nest(given))
+    require(len(names) == 1, "export: expected one run folder")
     run = TrainedRun.open(names[0]).at(options.checkpoint)
     out = run.path / "export" if options.out is None else Path(options.out)
     described = export(run, tuple(dict.fromkeys(options.format)), out, options.envs)
-    print_json(described) if options.json else tell(described, out)
+    print_json(described) if options.json else print_export(described, out)
     return 0
 
 
-def tell(described: dict[str, Any], out: Path) -> None:
-    """Print for a person what was written and how it was checked."""
+def print_export(described: dict[str, Any], out: Path) -> None:
+    """Print which files were written and how they were verified."""
     verified = described["verified"]
     print(
         f"{described['algorithm']} policy of step {described['env_steps']:,}, verified on"

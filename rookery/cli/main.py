@@ -1,4 +1,4 @@
-"""The command `rookery`: finds the subcommand, and turns errors into one line and a status."""
+"""The command `rookery`: runs a subcommand and turns errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
     "export": "RUN           write a policy as ONNX and for LibTorch",
-    "scaling": "ALGO ENV      measure how speed grows with the actors",
-    "sweep": "ALGO ENV      search for good settings",
+    "scaling": "ALGO ENV      measure how speed grows with the number of actors",
+    "sweep": "ALGO ENV      search for good hyperparameters",
     "slurm": "ALGO ENV      write a batch script for a Slurm cluster, and submit it",
     "bench": "SPEC...       run the benchmarks of YAML specs",
-    "serve": "ENV           let agents in other processes play an environment",
-    "envs": "[WORD]        list the environments there are",
+    "serve": "ENV           serve an environment to agents in other processes",
+    "envs": "[WORD]        list the available environments",
     "algorithms": "[ALGO]        list the algorithms, or the settings and presets of one",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status."""
+    """Run a command line; return the exit status."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if args[0] not in COMMANDS:
         print(
-            f'rookery: there is no command "{args[0]}".{nearest(args[0], COMMANDS)}'
+            f'rookery: unknown command "{args[0]}".{nearest(args[0], COMMANDS)}'
             " 'rookery --help' lists them.",
             file=sys.stderr,
         )
         return 2
-    if args[0] != "bench":  # the commands it runs are to find the environment as it is
+    if args[0] != "bench":  # its commands must inherit the environment unchanged
         prepare_threads(args)
     try:
         return importlib.import_module(f"rookery.cli.{args[0]}").main(args[1:])
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; without this Python complains once more on exit.
+        # The reader (`| head`) closed the pipe; without this Python prints an error on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def usage() -> str:
-    """What there is to call."""
+    """Return the list of commands."""
     lines = [f"  rookery {name:<11}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
@@ -65,15 +65,15 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "'rookery COMMAND --help' tells more of each.",
+            "'rookery COMMAND --help' describes a command.",
         ]
     )
 
 
 def prepare_threads(args: Sequence[str]) -> None:
-    """Set what OpenMP reads only when numpy and torch load: the number of threads, and how long
-    they spin while they wait. By default that is so long that one busy neighbour slows small
-    operations tenfold; this is as fast on a quiet machine, and bears a busy one."""
+    """Set variables that OpenMP reads when NumPy and torch load: the number of threads, and how
+    long waiting threads spin. The default spin count makes small operations ten times slower
+    when another process uses a core; this one does not, and is as fast on an idle machine."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     words = " ".join(args).replace("--threads=", "--threads ").split()
     threads = next((b for a, b in itertools.pairwise(words) if a == "--threads"), None)

@@ -1,4 +1,4 @@
-"""How commands print."""
+"""Output shared by the commands."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rookery.runs.files import to_json
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """One JSON object on standard output."""
+    """Print one JSON object on standard output."""
     print(to_json(values).rstrip())

@@ -13,60 +13,65 @@ from rookery.cli.printing import print_json
 from rookery.cli.scaling import check_environment
 from rookery.config import default_config
 from rookery.errors import RookeryError, require
-from rookery.fields import flags_of, from_dict, help_text, parse_flags, value_of
+from rookery.fields import flags_of, from_dict, help_text, parse_flags, peek_flag
 from rookery.reports import require_matplotlib, sweep_plot
 from rookery.runs.files import write_text
 from rookery.runs.run import checked_name, default_name
-from rookery.sweep.best import command, write_best
-from rookery.sweep.cluster import connect, require_ray, share_out
-from rookery.sweep.console import Console, opening
-from rookery.sweep.plan import Options, first_point, joined, make_spec
+from rookery.sweep.best import train_command, write_best
+from rookery.sweep.cluster import connect, require_tune, trial_resources
+from rookery.sweep.console import SweepConsole, headline
+from rookery.sweep.plan import SweepOptions, attach_spaces, first_point, make_spec
 from rookery.sweep.points import require_optuna
-from rookery.sweep.records import Folder, Spec
+from rookery.sweep.records import SweepFolder, SweepSpec
 from rookery.sweep.spec_file import read_spec
-from rookery.sweep.tables import table, to_csv
+from rookery.sweep.tables import trials_csv, trials_table
 
 USAGE = """rookery sweep ALGO ENV --SETTING SPACE... [options] [settings of train]
 rookery sweep --spec FILE [options]      a sweep described in YAML
-rookery sweep --resume FOLDER [options]  go on with a sweep
+rookery sweep --resume FOLDER [options]  continue a sweep
 
-Searches for good settings. A SPACE is log:LOW:HIGH, uniform:LOW:HIGH, logint:LOW:HIGH,
-int:LOW:HIGH or choice:A,B,C, as in --algo.learning_rate log:1e-5:1e-2
+Searches for good hyperparameters. A SPACE is log:LOW:HIGH, uniform:LOW:HIGH,
+logint:LOW:HIGH, int:LOW:HIGH or choice:A,B,C, as in --algo.learning_rate log:1e-5:1e-2
 """
-ON_RESUMING = {"resume", "samples", "concurrent", "cpus", "gpus", "ray_address", "plot", "json"}
+WITH_RESUME = {"resume", "samples", "concurrent", "cpus", "gpus", "ray_address", "plot", "json"}
+"""Options that may be given with --resume."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Search and print; 0, 1 if every trial failed, 130 if interrupted."""
+    """Run a sweep; return 0, or 130 if it was interrupted."""
     if {"-h", "--help"} & set(args):
-        print(USAGE + "\nOptions:\n" + help_text(Options))
+        print(USAGE + "\nOptions:\n" + help_text(SweepOptions))
         print("\n'rookery train ALGO --help' lists the settings.")
         return 0
-    resuming = value_of(args, "--resume") is not None
-    asked, options = reopen(args) if resuming else plan(args)
-    spec = asked if isinstance(asked, Spec) else asked.spec
+    folder: SweepFolder | None = None
+    if peek_flag(args, "--resume") is None:
+        spec, options = new_sweep(args)
+    else:
+        folder, options = resumed_sweep(args)
+        spec = folder.spec
     check_extras(spec, options)
     stream = sys.stderr if options.json else sys.stdout
     if options.ray_address is not None:
         os.environ["RAY_ADDRESS"] = options.ray_address
     with connect():
-        from rookery.sweep.study import carry_out
+        from rookery.sweep.study import run_trials
 
-        places = share_out(spec, options)
-        folder = Folder.create(new_path(spec, options), spec) if isinstance(asked, Spec) else asked
-        print(opening(folder, places), file=stream, flush=True)
-        with Console(folder, stream) as console:
-            carry_out(folder, places, console)
-    return tell(folder, options)
+        resources = trial_resources(spec, options)
+        if folder is None:
+            folder = SweepFolder.create(new_path(spec, options), spec)
+        print(headline(folder, resources), file=stream, flush=True)
+        with SweepConsole(folder, stream) as console:
+            run_trials(folder, resources, console)
+    return print_results(folder, options)
 
 
-def plan(args: Sequence[str]) -> tuple[Spec, Options]:
-    """What is to be run, checked before anything is."""
-    words, own = joined(args), flags_of(Options)
+def new_sweep(args: Sequence[str]) -> tuple[SweepSpec, SweepOptions]:
+    """Return the sweep that the command line or a --spec file describes, and the options."""
+    words, own = attach_spaces(args), flags_of(SweepOptions)
     names = list(itertools.takewhile(lambda arg: not arg.startswith("-"), words))[:2]
-    file = value_of(words, "--spec")
-    told, settings = read_spec(file, set(own) - {"spec", "resume"}) if file else ({}, {})
-    known = [told.pop(key, None) for key in ("algorithm", "environment")]
+    file = peek_flag(words, "--spec")
+    given_options, settings = read_spec(file, set(own) - {"spec", "resume"}) if file else ({}, {})
+    known = [given_options.pop(key, None) for key in ("algorithm", "environment")]
     algorithm, environment = names if len(names) == 2 else known
     require(
         isinstance(algorithm, str) and isinstance(environment, str),
@@ -74,66 +79,70 @@ def plan(args: Sequence[str]) -> tuple[Spec, Options]:
     )
     flags = flags_of(default_config(algorithm, environment))
     given, extra = parse_flags(words[len(names) :], flags | own)
-    require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
-    told |= {key: given.pop(key) for key in list(given) if key in own}
-    options = from_dict(Options, told)
+    got = f'got "{extra[0] if extra else ""}" too'
+    require(not extra, f"expected one algorithm and one environment, {got}")
+    given_options |= {key: given.pop(key) for key in list(given) if key in own}
+    options = from_dict(SweepOptions, given_options)
     spec = make_spec(algorithm, environment, {**settings, **given}, options)
     check_environment(first_point(spec))
     return spec, options
 
 
-def reopen(args: Sequence[str]) -> tuple[Folder, Options]:
-    """The sweep to go on with, and how."""
-    given, extra = parse_flags(args, flags_of(Options))
-    require(not extra, f'"{extra[0] if extra else ""}": the sweep to resume names what it runs')
+def resumed_sweep(args: Sequence[str]) -> tuple[SweepFolder, SweepOptions]:
+    """Return the sweep to continue, and the options."""
+    given, extra = parse_flags(args, flags_of(SweepOptions))
+    got = f'got "{extra[0] if extra else ""}" too'
+    require(not extra, f"--resume expects one folder of a sweep, {got}")
     for name in given:
         shown = name.replace("_", "-")
-        require(name in ON_RESUMING, f"--{shown} says nothing to --resume; leave it out")
-    options = from_dict(Options, given)
-    folder = Folder.open(Path(str(options.resume)))
+        require(name in WITH_RESUME, f"--{shown} has no effect with --resume; remove it")
+    options = from_dict(SweepOptions, given)
+    folder = SweepFolder.open(Path(str(options.resume)))
     if options.samples is not None:
         most = len(folder.records)
-        require(folder.spec.search != "grid", "samples: a grid has all its points; leave it out")
-        require(options.samples >= most, f"samples: the sweep has {most} trials already")
+        is_grid = folder.spec.search == "grid"
+        require(not is_grid, "samples: a grid runs all its points; remove --samples")
+        require(options.samples >= most, f"samples: the sweep already has {most} trials")
         folder.extend(options.samples)
     return folder, options
 
 
-def check_extras(spec: Spec, options: Options) -> None:
-    """BadInput if something is not installed."""
-    require_ray()
+def check_extras(spec: SweepSpec, options: SweepOptions) -> None:
+    """Raise BadInput if an extra that the sweep needs is not installed."""
+    require_tune()
     if spec.search == "optuna":
         require_optuna()
     if options.plot:
-        require_matplotlib("a picture of the sweep (--no-plot leaves it out)")
+        require_matplotlib("a picture of the sweep (--no-plot skips it)")
 
 
-def new_path(spec: Spec, options: Options) -> Path:
-    """The folder of a new sweep."""
+def new_path(spec: SweepSpec, options: SweepOptions) -> Path:
+    """Return the path of a new sweep's folder."""
     named = {"algorithm": spec.algorithm, "environment": spec.environment}
     name = default_name(named) if options.name is None else checked_name(options.name)
     return Path(options.sweeps_dir) / name
 
 
-def tell(folder: Folder, options: Options) -> int:
-    """Write and print the results; the exit status."""
-    write_text(folder.path / "results.csv", to_csv(folder))
+def print_results(folder: SweepFolder, options: SweepOptions) -> int:
+    """Write results.csv, best.yaml and the picture, print the results, return the exit status."""
+    write_text(folder.path / "results.csv", trials_csv(folder))
     shown = Path(os.path.relpath(folder.path))
     best = folder.best
-    told: dict[str, Any] = {"sweep": shown, "status": folder.status, "best": None}
+    summary: dict[str, Any] = {"sweep": shown, "status": folder.status, "best": None}
     if best is not None:
         write_best(folder, best)
         preset = shown / "best.yaml"
-        told |= {"best": vars(best), "preset": preset, "command": command(folder, best, preset)}
-    told["picture"] = sweep_plot.draw(folder.path) if options.plot else None
+        repeat = train_command(folder, best, preset)
+        summary |= {"best": vars(best), "preset": preset, "command": repeat}
+    summary["picture"] = sweep_plot.draw_sweep(folder.path) if options.plot else None
     if options.json:
-        print_json(told | {"trials": [vars(record) for record in folder.records]})
+        print_json(summary | {"trials": [vars(record) for record in folder.records]})
     else:
-        print(f"\n{table(folder)}\n")
+        print(f"\n{trials_table(folder)}\n")
         if best is not None:
-            print(f"The best, trial {best.number}, once more:\n  {told['command']}")
+            print(f"To repeat the best, trial {best.number}:\n  {summary['command']}")
         if folder.status == "interrupted":
-            print(f"To go on:\n  rookery sweep --resume {shown}")
+            print(f"To continue:\n  rookery sweep --resume {shown}")
         print(f"{folder.status}: {shown}")
     if folder.status == "failed":
         raise RookeryError(f"every trial failed; the first: {folder.records[0].reason}")

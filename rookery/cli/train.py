@@ -13,8 +13,8 @@ from rookery.backends.ranks.join import place
 from rookery.cli.printing import print_json
 from rookery.config import default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, value_of
-from rookery.training.start import resume, start
+from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, peek_flag
+from rookery.training.start import new_run, resume, start
 from rookery.training.trained import TrainedRun
 
 USAGE = """rookery train ALGO ENV [options]      train an agent in a new run folder
@@ -24,7 +24,7 @@ rookery train --config FILE [options] repeat a run, or start from a file of sett
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TrainOptions:
     """Options of the command that are no settings of the run."""
 
     runs_dir: str = "runs"
@@ -43,13 +43,15 @@ class Options:
     ray_address: str | None = None
     """HOST:PORT of the Ray cluster to join with --backend ray; none: RAY_ADDRESS, or a Ray of the
     run's own on this machine."""
+    callbacks: tuple[str, ...] = ()
+    """Callbacks of your own, as package.module:Name[,...]."""
     json: bool = False
     """Print the result as one JSON object on standard output."""
 
 
 def main(args: Sequence[str]) -> int:
     """Train; 0, or 130 if interrupted."""
-    source = value_of(args, "--resume") or value_of(args, "--config")
+    source = peek_flag(args, "--resume") or peek_flag(args, "--config")
     leading = list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))
     names = [] if source else leading[:2]
     asked = bool({"-h", "--help"} & set(args))
@@ -57,35 +59,43 @@ def main(args: Sequence[str]) -> int:
         return show_help(names, asked)
     values = stored(args) if source else {}
     base = from_values(values, {}) if source else default_config(*names)
-    given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(Options))
-    require(not extra, f'"{extra[0] if extra else ""}": one algorithm and one environment, please')
-    told = {key: given.pop(key) for key in list(given) if key in flags_of(Options)}
-    options = from_dict(Options, told)
+    given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(TrainOptions))
+    require(
+        not extra,
+        f'expected one algorithm and one environment, got "{extra[0] if extra else ""}" too',
+    )
+    told = {key: given.pop(key) for key in list(given) if key in flags_of(TrainOptions)}
+    options = from_dict(TrainOptions, told)
     check(options, told)
     if options.ray_address is not None:
         os.environ["RAY_ADDRESS"] = options.ray_address
-    return tell(train(names, values, nest(given), options), options.json)
-
-
-def train(
-    names: list[str], values: dict[str, Any], overrides: dict[str, Any], options: Options
-) -> TrainedRun:
-    """Go on with a run, repeat one, or start one."""
-    console = sys.stderr if options.json else sys.stdout
+    output: dict[str, Any] = {
+        "console": sys.stderr if options.json else sys.stdout,
+        "callbacks": options.callbacks,
+    }
     if options.resume is not None:
-        return resume(options.resume, console=console, **overrides)
+        return print_result(resume(options.resume, **output, **nest(given)), options.json)
     if values:
-        config = from_values(values, overrides)
-        return start(config, options.runs_dir, options.name, console)
-    resolved = resolve(names[0], names[1], overrides, options.preset, not options.no_preset)
+        config = from_values(values, nest(given))
+    else:
+        algorithm, environment = names
+        use_preset = not options.no_preset
+        made = resolve(algorithm, environment, nest(given), options.preset, use_preset)
+        config = made.config
+        print_presets(made.presets, options.preset)
+    run = start(config, new_run(config, options.runs_dir, options.name), **output)
+    return print_result(run, options.json)
+
+
+def print_presets(presets: Sequence[str], chosen: str | None) -> None:
+    """Print which presets a run is made of."""
     if first_rank():
-        for name in resolved.presets:
-            remedy = "" if name == options.preset else " (--no-preset leaves it out)"
+        for name in presets:
+            remedy = "" if name == chosen else " (--no-preset leaves it out)"
             print(f"preset: {name}{remedy}", file=sys.stderr)
-    return start(resolved.config, options.runs_dir, options.name, console)
 
 
-def check(options: Options, told: Collection[str]) -> None:
+def check(options: TrainOptions, told: Collection[str]) -> None:
     """Refuse options that were told but would be ignored."""
     for source, useless in (
         ("resume", ("preset", "no_preset", "name", "runs_dir")),
@@ -94,20 +104,20 @@ def check(options: Options, told: Collection[str]) -> None:
         for name in useless:
             require(
                 getattr(options, source) is None or name not in told,
-                f"--{name.replace('_', '-')} says nothing to --{source}; leave it out",
+                f"--{name.replace('_', '-')} has no effect with --{source}; remove it",
             )
 
 
 def stored(args: Sequence[str]) -> dict[str, Any]:
     """The settings of the run or file that the command goes on from."""
-    folder, file = value_of(args, "--resume"), value_of(args, "--config")
+    folder, file = peek_flag(args, "--resume"), peek_flag(args, "--config")
     if folder and file:
         raise BadInput("--resume and --config: give one of them")
     return dict(TrainedRun.open(folder).config) if folder else read_config(file or "")
 
 
 def first_rank() -> bool:
-    """Whether this process is the one that speaks for all."""
+    """True if this process prints for all ranks."""
     where = place()
     return where is None or where.rank == 0
 
@@ -115,7 +125,7 @@ def first_rank() -> bool:
 def show_help(names: list[str], asked: bool) -> int:
     """Usage, and the settings of the algorithm where one is named."""
     print(USAGE)
-    print("Options:\n" + help_text(Options))
+    print("Options:\n" + help_text(TrainOptions))
     if names:
         settings = default_config(names[0], "")
         flags = {
@@ -127,7 +137,7 @@ def show_help(names: list[str], asked: bool) -> int:
     return 0 if asked else 2
 
 
-def tell(run: TrainedRun, json: bool) -> int:
+def print_result(run: TrainedRun, json: bool) -> int:
     """Print how the run ended; the exit status."""
     result = run.result or {}
     if not first_rank():

@@ -1,1 +1,1 @@
-"""The one data type every part speaks: windows of `Steps`, time first."""
+"""`Steps`, the data type shared by all components, and trees of arrays."""

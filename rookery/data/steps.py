@@ -1,4 +1,4 @@
-"""`Steps` and what is made of them."""
+"""`Steps`, the rows of experience, and the tuples that carry them between components."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class Steps(NamedTuple):
     """Rows of experience, every leaf [T, B, ...]."""
 
     obs: Tree
-    """What the policy saw."""
+    """Observation that the policy acted on."""
     action: Tensor
-    """What it did."""
+    """Action in the form the algorithm learns from."""
     reward: Tensor
-    """What it got; 0 on a reset row."""
+    """Reward of the action; 0 on a reset row."""
     discount: Tensor
     """0 where this action terminated the episode, else 1; truncation keeps 1."""
     mask: Tensor
     """0 on the row whose action the environment ignored because it was resetting."""
     extra: dict[str, Any]
-    """What the algorithm recorded while acting."""
+    """Values that the algorithm recorded while acting, e.g. log-probabilities."""
 
 
 class Segment(NamedTuple):
-    """T rows as an actor collected them, and what stood after them."""
+    """T rows that an actor collected, with the observation and states around them."""
 
     steps: Steps
     next_obs: Tree
@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """Which of all environments of a run an actor plays."""
+    """An actor's environments [first, first + size) among the `total` of a run."""
 
     first: int
     size: int
@@ -49,16 +49,16 @@ class Lanes(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What `Algorithm.act` answers for a batch of observations."""
+    """Result of `Algorithm.act` for a batch of observations."""
 
     action: Tensor
-    """In the form the algorithm learns from, [B, ...]."""
+    """Actions in the form the algorithm learns from, [B, ...]."""
     env_action: Tensor
-    """In the form the environment's action space asks for, [B, ...]."""
+    """Actions in the environment's action space, [B, ...]."""
     state: Tree
     """The recurrent state after this observation; () without one."""
     extra: dict[str, Tensor]
-    """What to record beside the step."""
+    """Values to record with the step, in `Steps.extra`."""
 
 
 class Batch(NamedTuple):
@@ -68,15 +68,19 @@ class Batch(NamedTuple):
     state: Tree
     """The recurrent state before the first row; () without one."""
     keys: Tensor | None = None
-    """Where the rows stand in the replay memory, for their new priorities."""
+    """Identifiers of the windows in the replay memory, to update their priorities."""
     weight: Tensor | None = None
     """Importance weights, [B]."""
 
 
 class Loss(NamedTuple):
-    """What a batch costs. All sums are over its rows divided by the statistics' count, so that
-    losses, gradients and metrics of micro batches and of ranks add up to the whole batch's."""
+    """Loss of a batch.
+
+    Invariant: every sum over rows is divided by the count in the statistics of the whole batch,
+    so that losses, gradients and metrics of micro-batches and of ranks add up to the whole.
+    """
 
     total: Tensor
     metrics: dict[str, Tensor]
     priorities: Tensor | None = None
+    """New priorities of the windows, [B]; None if the memory uses none."""

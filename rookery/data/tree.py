@@ -1,4 +1,4 @@
-"""Nested dicts and tuples of arrays, handled leaf by leaf."""
+"""Functions over the leaves of nested dicts and tuples of arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tree = Any
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """`fn` over the leaves of trees of one shape."""
+    """Return the tree of `fn(leaf, ...)` over the leaves of equally nested trees."""
     if isinstance(tree, dict):
         return {key: tree_map(fn, tree[key], *(r[key] for r in rest)) for key in tree}
     if isinstance(tree, tuple):
@@ -24,7 +24,7 @@ def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
-    """The leaves, in order."""
+    """Return the leaves of a tree in order."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if isinstance(tree, tuple):
@@ -33,14 +33,15 @@ def tree_leaves(tree: Tree) -> list[Any]:
 
 
 def tree_replace(tree: Tree, leaves: Mapping[tuple[Any, ...], Any]) -> Tree:
-    """The tree with other leaves at the paths named: the keys and places that lead to them."""
+    """Return the tree with the leaves at some paths replaced; a path is a tuple of keys and
+    indices."""
     for path, leaf in leaves.items():
         tree = with_leaf(tree, path, leaf)
     return tree
 
 
 def with_leaf(tree: Tree, path: tuple[Any, ...], leaf: Any) -> Tree:
-    """The tree with another leaf at a path."""
+    """Return the tree with the leaf at `path` replaced."""
     if not path:
         return leaf
     key, *rest = path
@@ -50,46 +51,48 @@ def with_leaf(tree: Tree, path: tuple[Any, ...], leaf: Any) -> Tree:
 
 
 def to_tensors(tree: Tree, device: torch.device) -> Tree:
-    """Arrays as tensors on `device`; on the CPU they share memory with the arrays."""
+    """Return the tree with its arrays as tensors; on the CPU they share memory with the arrays."""
     if isinstance(tree, np.ndarray) and device.type == "cpu":
         return torch.from_numpy(tree)
     return tree_map(lambda x: torch.as_tensor(x, device=device), tree)
 
 
 def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
-    """Columns `index` of every leaf [T, B, ...]."""
+    """Return the lanes `index` of every leaf [T, B, ...]."""
     return tree_map(lambda x: x[:, index], tree)
 
 
 Split = Callable[[Tensor], Sequence[Tensor]]
-"""What makes several tensors of one."""
+"""Function that splits one tensor into several."""
 
 
 def tree_split(tree: Tree, parts: int, split: Split) -> Sequence[Tree]:
-    """So many trees, with the parts that `split` makes of every leaf."""
+    """Return `parts` trees: the i-th holds the i-th part that `split` makes of every leaf."""
     if isinstance(tree, dict):
         columns = [tree_split(branch, parts, split) for branch in tree.values()]
-        return [dict(zip(tree, row, strict=True)) for row in side_by_side(columns, parts)]
+        return [dict(zip(tree, row, strict=True)) for row in zip_branches(columns, parts)]
     if isinstance(tree, tuple):
-        rows = side_by_side([tree_split(branch, parts, split) for branch in tree], parts)
+        rows = zip_branches([tree_split(branch, parts, split) for branch in tree], parts)
         return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
     return split(tree)
 
 
-def rows_apart(leaf: Tensor, parts: int) -> list[Tensor]:
-    """Rows [N, ...] in so many parts [1, M, ...], as equal as can be: those of one size are alike
-    in their strides too."""
+def split_rows(leaf: Tensor, parts: int) -> list[Tensor]:
+    """Split rows [N, ...] into `parts` tensors [1, M, ...] whose M differ by at most one.
+
+    Parts of the same size also have the same strides, so that a traced update fits all of them.
+    """
     size, larger = divmod(len(leaf), parts)
     end = larger * (size + 1)
     first = leaf[:end].unflatten(0, (larger, 1, size + 1)).unbind()
     return [*first, *leaf[end:].unflatten(0, (parts - larger, 1, size)).unbind()]
 
 
-def side_by_side(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:
-    """What the columns hold side by side; without a column, nothing, so many times."""
+def zip_branches(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:
+    """Transpose columns of `parts` entries each; an empty list gives `parts` empty rows."""
     return list(zip(*columns, strict=True)) if columns else [()] * parts
 
 
 def flatten_time(tree: Tree) -> Tree:
-    """Every leaf [T, B, ...] as [T * B, ...]."""
+    """Return the tree with every leaf [T, B, ...] reshaped to [T * B, ...]."""
     return tree_map(lambda x: x.flatten(0, 1), tree)

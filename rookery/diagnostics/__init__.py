@@ -1,1 +1,1 @@
-"""What shows how a run computes and why it does not learn."""
+"""Tools that show how a run computes."""

@@ -12,50 +12,48 @@ from rookery.runs.files import writing
 
 ROUNDS = 50
 SECONDS = 3.0
-"""A profile ends after so many rounds or so long, whichever comes first."""
+"""A profile ends after ROUNDS or SECONDS, whichever comes first."""
 OPERATIONS = 40
+"""Rows of operations.txt."""
 
 
 class Profile:
-    """Records rounds of a run once it is warm, and writes them down when there are enough.
+    """Records some rounds of a run after its warm-up with the torch profiler.
 
-    `folder` gets trace.json, which Chrome (chrome://tracing) and Perfetto show, and operations.txt,
-    the operations that took longest. None: nothing is recorded.
+    `folder` gets trace.json, for Chrome (chrome://tracing) and Perfetto, and operations.txt, the
+    operations that took longest.
     """
 
-    def __init__(self, folder: Path | None):
+    def __init__(self, folder: Path):
         self.folder = folder
         self.profiler: torch.profiler.profile | None = None
         self.rounds = 0
         self.started = 0.0
 
     def round(self, warm: bool) -> None:
-        """Note that a round of the run ends; the first warm one starts the recording."""
+        """Count the end of a round; the first one with `warm` starts the recording."""
         if self.profiler is not None:
             self.rounds += 1
             if self.rounds >= ROUNDS or time.monotonic() - self.started >= SECONDS:
                 self.close()
-        elif warm and self.folder is not None and not self.rounds:
+        elif warm and not self.rounds:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 activities.append(torch.profiler.ProfilerActivity.CUDA)
             self.profiler = torch.profiler.profile(
                 activities=activities,
-                # Actors in threads belong to the run.
-                experimental_config=torch._C._profiler._ExperimentalConfig(
-                    profile_all_threads=True
-                ),
+                # Include actors that run in threads; torch.profiler has no other option for this.
+                experimental_config=torch.profiler._ExperimentalConfig(profile_all_threads=True),
             )
-            # Otherwise it reports its own start and end on standard error.
+            # Without this, Kineto logs its start and end to standard error.
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")
             self.started = time.monotonic()
             self.profiler.start()
 
     def close(self) -> None:
-        """Write what was recorded, if anything is being recorded."""
+        """End the recording, if there is one, and write it."""
         if self.profiler is None:
             return
-        assert self.folder is not None
         profiler, self.profiler = self.profiler, None
         profiler.stop()
         seconds = time.monotonic() - self.started

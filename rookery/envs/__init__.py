@@ -1,9 +1,6 @@
-"""Environments: many copies at once, whoever makes them, under one contract."""
+"""Vector environments of every engine behind one interface, `make_env`."""
 
-from rookery.envs.builtin.grouped_tetris import register as _register_grouped_tetris
-from rookery.envs.builtin.masked_cartpole import register as _register_masked_cartpole
-from rookery.envs.builtin.recall import register as _register_recall
-from rookery.envs.builtin.synthetic import register as _register_synthetic
+from rookery.envs.builtin import register_builtin
 from rookery.envs.engines.atari import human_normalized, plays_atari
 from rookery.envs.factory import make_env, pool_of
 from rookery.envs.human_scores import HUMAN_SCORES
@@ -15,10 +12,7 @@ from rookery.envs.wrappers.moments import RunningMoments
 from rookery.envs.wrappers.normalize import normalizer_of, statistics
 from rookery.envs.wrappers.stacking import frame_stack_of
 
-_register_grouped_tetris()
-_register_masked_cartpole()
-_register_recall()
-_register_synthetic()
+register_builtin()
 
 __all__ = [
     "HUMAN_SCORES",

@@ -11,8 +11,8 @@ from rookery.envs.engines import atari, envpool
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import raw_vector, registered, require_next_step
 from rookery.envs.spaces import check_supported
-from rookery.envs.wrappers.action_masks import LegalActions, tells_legal
-from rookery.envs.wrappers.episodes import ClipReward, EpisodeStatistics, Layer, OneLife
+from rookery.envs.wrappers.action_masks import ActionMaskWrapper, has_action_mask
+from rookery.envs.wrappers.episodes import BaseWrapper, ClipReward, EpisodeStatistics, OneLife
 from rookery.envs.wrappers.guard import Guard
 from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.wrappers.stacking import FrameStack
@@ -28,38 +28,39 @@ def make_env(
     threads: int = 0,
     render_mode: str | None = None,
 ) -> VectorEnv[Any, Any, Any]:
-    """`num_envs` copies of an environment, in NEXT_STEP autoreset mode.
+    """Return a vector environment of `num_envs` copies, in NEXT_STEP autoreset mode.
 
-    `env.engine` says what runs them. Arrays returned by `reset` and `step` may be overwritten by
-    the next step: whoever keeps one must copy it. `info["episode"]` tells of finished episodes
-    (see EpisodeStatistics): their raw scores. Rewards are what a learner gets, clipped and scaled
-    if the options say so. With `training=False` they are that too, but statistics are frozen and
-    a lost life ends nothing. `threads` bounds the engine's own (0: its choice).
+    `env.engine` names the engine that steps them. Arrays returned by `reset` and `step` may be
+    overwritten by the next step: copy what you keep. `info["episode"]` holds raw scores of
+    finished episodes (see EpisodeStatistics); rewards are clipped and scaled as the options say.
+    With `training=False` running statistics are frozen and a lost life does not end an episode.
+    `threads` is the number of the engine's own threads (0: the engine decides).
     """
     require(num_envs >= 1, f"envs: num_envs must be >= 1, got {num_envs}")
     require(threads >= 0, f"envs: threads must be >= 0, got {threads}")
-    options = implied(name, options or EnvOptions())
+    options = resolve_options(name, options or EnvOptions())
     env = raw_vector(name, options, num_envs, threads, render_mode)
     require_next_step(name, env)
     check_supported(name, env.single_observation_space, env.single_action_space)
     env = Guard(env, name, check_bounds=options.check_bounds)
     if options.action_mask:
-        env = LegalActions(env)
+        env = ActionMaskWrapper(env)
     env = EpisodeStatistics(env)
     if options.one_life and training:
         require(
-            not tells_legal(env),
-            "env.one_life plays a no-op where a life was lost, which an action_mask may forbid; use"
-            " one of them",
+            not has_action_mask(env),
+            'env.one_life plays a no-op after a lost life, which the "action_mask" of observations'
+            " may forbid; set env.one_life=false",
         )
         env = OneLife(env)
-    return as_learnt(env, options, frozen=not training)
+    return wrap_for_learning(env, options, frozen=not training)
 
 
-def as_learnt(
+def wrap_for_learning(
     env: VectorEnv[Any, Any, Any], options: EnvOptions, *, frozen: bool
 ) -> VectorEnv[Any, Any, Any]:
-    """Rewards and observations as an agent learns from them; `frozen` keeps the statistics."""
+    """Return `env` with the wrappers that clip, scale and stack for the learner; `frozen` ones
+    do not update their statistics."""
     if options.clip_reward:
         env = ClipReward(env)
     if options.normalize_reward:
@@ -71,20 +72,19 @@ def as_learnt(
     return env
 
 
-def learnt_layers(env: VectorEnv[Any, Any, Any]) -> tuple[EpisodeStatistics, list[Layer]]:
-    """The environments as they are, and the wrappers that `as_learnt` put around them, innermost
-    first."""
-    layers: list[Layer] = []
-    layer: Any = env
-    while not isinstance(layer, EpisodeStatistics):
-        layers.insert(0, layer)
-        layer = layer.env
-    return layer, layers
+def learning_wrappers(env: VectorEnv[Any, Any, Any]) -> tuple[EpisodeStatistics, list[BaseWrapper]]:
+    """Return the environment inside `wrap_for_learning`'s wrappers, and these, innermost first."""
+    wrappers: list[BaseWrapper] = []
+    inner: Any = env
+    while not isinstance(inner, EpisodeStatistics):
+        wrappers.insert(0, inner)
+        inner = inner.env
+    return inner, wrappers
 
 
 def pool_of(env: VectorEnv[Any, Any, Any]) -> SyntheticVector | None:
-    """The synthetic environments below, if what they hand out are rows of a pool that no wrapper
-    changes."""
+    """Return the wrapped synthetic environment if its observations are rows of a pool that no
+    wrapper changes, else None."""
     while isinstance(env, VectorWrapper):
         if isinstance(env, NormalizeObservation | FrameStack):
             return None
@@ -92,14 +92,14 @@ def pool_of(env: VectorEnv[Any, Any, Any]) -> SyntheticVector | None:
     return env if isinstance(env, SyntheticVector) and env.pool is not None else None
 
 
-def implied(name: str, options: EnvOptions) -> EnvOptions:
-    """`options` with what an Atari name implies filled in; others keep their Nones.
+def resolve_options(name: str, options: EnvOptions) -> EnvOptions:
+    """Return `options` with Atari's defaults filled in if `name` is an Atari game.
 
-    EnvPool does the preprocessing of its games itself, but for stacks and clipped rewards.
+    EnvPool preprocesses its games itself, except for frame stacks and reward clipping.
     """
     if name in registered():
         return options
-    if name.startswith(envpool.PREFIX):
-        return envpool.resolved(name, options)
-    game = atari.parse(name.partition(":")[2] or name)
-    return options if game is None else atari.resolved(name, game, options)
+    if name.startswith(envpool.ENVPOOL_PREFIX):
+        return envpool.pool_options(name, options)
+    game = atari.parse_game(name.partition(":")[2] or name)
+    return options if game is None else atari.atari_options(name, game, options)

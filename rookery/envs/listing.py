@@ -1,4 +1,4 @@
-"""What environments there are, and what is known of one."""
+"""Lists of the installed environments, and a description of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from rookery.envs.engines import atari
-from rookery.envs.factory import implied, make_env
+from rookery.envs.factory import make_env, resolve_options
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import PROVIDED, is_ale, registered
 
@@ -22,13 +22,16 @@ class Listed(NamedTuple):
 
 
 def registered_envs() -> list[Listed]:
-    """All names that `make_env` knows without importing anything more, in order.
+    """Return all names that `make_env` knows without importing another module, sorted.
 
-    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's many,
-    "tcp://HOST:PORT" for what a server has.
+    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's
+    environments, "tcp://HOST:PORT" for those of a server.
     """
     listed = [Listed(name, "registered") for name in registered()]
-    listed += [Listed(spec.id, gymnasium_engine(spec)) for spec in latest_specs()]
+    listed += [
+        Listed(spec.id, "gymnasium-native" if spec.vector_entry_point else "for-loop")
+        for spec in latest_specs()
+    ]
     listed += [
         Listed(name, "for-loop")
         for name, module in PROVIDED.items()
@@ -43,7 +46,7 @@ def registered_envs() -> list[Listed]:
 
 
 def latest_specs() -> list[Any]:
-    """The newest version of every environment in Gymnasium's registry but Atari's."""
+    """Return the newest version of every environment in Gymnasium's registry except Atari's."""
     newest: dict[tuple[str | None, str], Any] = {}
     for spec in gymnasium.registry.values():
         if is_ale(spec.id):
@@ -54,13 +57,8 @@ def latest_specs() -> list[Any]:
     return list(newest.values())
 
 
-def gymnasium_engine(spec: Any) -> str:
-    """What would run a Gymnasium environment without preprocessing."""
-    return "gymnasium-native" if spec.vector_entry_point else "for-loop"
-
-
 def env_info(name: str, options: EnvOptions | None = None) -> dict[str, Any]:
-    """Spaces, engine and the options that the name implies, of one environment."""
+    """Return spaces, engine, resolved options and time limit of an environment."""
     options = options or EnvOptions()
     env = make_env(name, options)
     try:
@@ -69,7 +67,7 @@ def env_info(name: str, options: EnvOptions | None = None) -> dict[str, Any]:
             "engine": env.engine,  # type: ignore[attr-defined]
             "observation_space": env.single_observation_space,
             "action_space": env.single_action_space,
-            "options": asdict(implied(name, options)),
+            "options": asdict(resolve_options(name, options)),
             "time_limit": getattr(env.spec, "max_episode_steps", None),
         }
     finally:

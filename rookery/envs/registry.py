@@ -1,4 +1,4 @@
-"""From a name to the raw vector environment behind it."""
+"""Environment names: registration, lookup, and construction of the raw vector environment."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rookery.envs.engines import atari, envpool
 from rookery.envs.engines.for_loop import ForLoop
-from rookery.envs.engines.single import Modern, preprocess, wraps_single
+from rookery.envs.engines.single import GymnasiumAdapter, preprocess, wraps_single
 from rookery.envs.options import EnvOptions
 from rookery.envs.remote.naming import is_served
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 EnvFn = Callable[..., Any]
 PROVIDED = {"tetris_gymnasium/Tetris": "tetris_gymnasium.envs"}
-"""Gymnasium ids that a module registers when it is imported, which is done on demand."""
+"""Modules that register a Gymnasium id, imported when that id is asked for."""
 EXTRAS = {"box2d": "box2d", "tetris": "tetris"}
-"""Extras by a word in the entry point of the environments that need them."""
+"""Extra to install, by a word in the environment's entry point."""
 _registered: dict[str, EnvFn] = {}
 
 
 def register_env(name: str, fn: EnvFn, *, replace: bool = False) -> None:
-    """Let `make_env(name)` call `fn(**env.kwargs)`.
+    """Register `fn`, so that `make_env(name)` calls `fn(**env.kwargs)`.
 
-    `fn` returns a Gymnasium environment, one of the old four-value API, or a VectorEnv; in the
-    last case it may take `num_envs`.
+    `fn` returns a Gymnasium environment, one with the old four-value API, or a VectorEnv; a
+    function that makes a VectorEnv may take `num_envs`.
     """
-    require(callable(fn), f"envs: what is registered as {name!r} must be callable, got {fn!r}")
+    require(callable(fn), f'envs: register_env("{name}", fn) needs a callable fn, got {fn!r}')
     if name in _registered and not replace:
-        raise BadInput(f'envs: "{name}" is registered already; pass replace=True to replace it')
+        raise BadInput(f'envs: "{name}" is already registered; pass replace=True to replace it')
     _registered[name] = fn
 
 
 def registered() -> dict[str, EnvFn]:
-    """What `register_env` was given, by name."""
+    """Return the functions given to `register_env` by name."""
     return dict(_registered)
 
 
 def raw_vector(
     name: str, options: EnvOptions, num_envs: int, threads: int, render_mode: str | None
 ) -> Any:
-    """The vector environment behind a name, before this library's wrappers."""
+    """Return the vector environment of a name without this library's wrappers."""
     if name in _registered:
         return from_function(name, _registered[name], options, num_envs, render_mode)
     if is_served(name):
         from rookery.envs.remote.vector import make_served
 
         return make_served(name, options, num_envs, render_mode)
-    if name.startswith(envpool.PREFIX):
+    if name.startswith(envpool.ENVPOOL_PREFIX):
         return envpool.make_pool(name, options, num_envs, threads, render_mode)
     if ":" in name:
         found = from_module(name)
@@ -63,8 +63,11 @@ def raw_vector(
             return from_function(name, found, options, num_envs, render_mode)
         name = found
     if name in PROVIDED:
-        import_provider(name)
-    game = None if name in gymnasium.registry and not is_ale(name) else atari.parse(name)
+        try:
+            importlib.import_module(PROVIDED[name])
+        except ImportError as error:
+            raise missing_dependency(name, PROVIDED[name], error) from error
+    game = None if name in gymnasium.registry and not is_ale(name) else atari.parse_game(name)
     if game is not None:
         if render_mode is not None:
             return ForLoop(
@@ -76,24 +79,17 @@ def raw_vector(
     return from_gymnasium(name, options, num_envs, render_mode)
 
 
-def import_provider(name: str) -> None:
-    """Have the package of an environment register it; BadInput that names the extra without it."""
-    try:
-        importlib.import_module(PROVIDED[name])
-    except ImportError as error:
-        raise missing_dependency(name, PROVIDED[name], error) from error
-
-
 def is_ale(name: str) -> bool:
-    """Whether a Gymnasium id is one of those the ALE registers."""
+    """True if a Gymnasium id was registered by the ALE."""
     return "ale_py" in str(gymnasium.registry[name].entry_point)
 
 
 def from_module(name: str) -> Any:
-    """What "package.module:EnvId" names: a Gymnasium id, a registered function, or a class of
-    environments.
+    """Return what "package.module:EnvId" names: a Gymnasium id, a registered function, or an
+    environment class.
 
-    The name may come from the config.json of a stranger's run, so nothing else is ever called.
+    Security: the name may come from the config.json of an untrusted run, so no other attribute of
+    the module is ever called.
     """
     module_name, _, env_id = name.partition(":")
     here = os.getcwd()
@@ -105,10 +101,10 @@ def from_module(name: str) -> Any:
     except Exception as error:
         text = " ".join(str(error).split())
         raise BadInput(
-            f'envs: "{name}" needs the module "{module_name}", which does not import: '
+            f'envs: "{name}" needs the module "{module_name}", which cannot be imported: '
             f"{type(error).__name__}: {text}"
         ) from error
-    if env_id in gymnasium.registry or atari.parse(env_id):
+    if env_id in gymnasium.registry or atari.parse_game(env_id):
         return env_id
     if env_id in _registered:
         return _registered[env_id]
@@ -129,18 +125,18 @@ def from_module(name: str) -> Any:
 
 
 def is_environment_class(found: Any) -> bool:
-    """True if `found` is a class of Gymnasium's environments, or of the old Gym's, which need not
-    be installed."""
+    """True if `found` is an environment class of Gymnasium or of old Gym, which need not be
+    installed."""
     if not isinstance(found, type):
         return False
-    old = (base for base in found.__mro__ if base.__module__.partition(".")[0] == "gym")
-    return issubclass(found, (Env, VectorEnv)) or any(base.__name__ == "Env" for base in old)
+    gym_bases = (base for base in found.__mro__ if base.__module__.partition(".")[0] == "gym")
+    return issubclass(found, (Env, VectorEnv)) or any(base.__name__ == "Env" for base in gym_bases)
 
 
 def from_function(
     name: str, fn: EnvFn, options: EnvOptions, num_envs: int, render_mode: str | None
 ) -> Any:
-    """Environments that `fn` makes: one VectorEnv, or `num_envs` single ones."""
+    """Return the VectorEnv that `fn` makes, or a for-loop over `num_envs` single environments."""
     kwargs = dict(options.kwargs)
     explicit = _parameters(fn)
     if "num_envs" in explicit:
@@ -154,7 +150,7 @@ def from_function(
 
     def one() -> Env[Any, Any]:
         env = made.pop() if made else fn(**kwargs)
-        return limited(preprocess(name, modern(name, env), options), options)
+        return with_time_limit(preprocess(name, to_gymnasium(name, env), options), options)
 
     return ForLoop([one] * num_envs, name)
 
@@ -162,35 +158,35 @@ def from_function(
 def checked_vector(
     name: str, env: VectorEnv[Any, Any, Any], options: EnvOptions, num_envs: int
 ) -> VectorEnv[Any, Any, Any]:
-    """A user's VectorEnv, if it has the size asked for and no option has to reach inside."""
+    """Return a user's VectorEnv; raise if it has another size or an option cannot be applied."""
     if env.num_envs != num_envs:
         raise BadInput(
-            f'envs: "{name}" made a VectorEnv of {env.num_envs} environments where {num_envs} '
-            "were asked for: let its function take num_envs"
+            f'envs: "{name}" made a VectorEnv of {env.num_envs} environments instead of '
+            f"{num_envs}: let its function take num_envs"
         )
     if wraps_single(options) or options.time_limit:
         raise BadInput(
-            f'envs: "{name}" makes a VectorEnv, which env.frame_skip, resize, grey, noops, '
-            "sticky and time_limit cannot reach: let its function do that"
+            f'envs: "{name}" makes a VectorEnv, to which env.frame_skip, resize, grey, noops, '
+            "sticky and time_limit cannot be applied: do that inside its function"
         )
     return env
 
 
-def modern(name: str, env: Any) -> Env[Any, Any]:
-    """`env` in today's API; what Gymnasium's own `make` returned is in it already."""
+def to_gymnasium(name: str, env: Any) -> Env[Any, Any]:
+    """Return `env` in Gymnasium's API; results of `gymnasium.make` already have it."""
     for attribute in ("observation_space", "action_space", "reset", "step"):
         if not hasattr(env, attribute):
             raise BadInput(f'envs: "{name}" made {env!r}, which has no "{attribute}"')
-    return env if isinstance(env, gymnasium.Wrapper) else Modern(env)
+    return env if isinstance(env, gymnasium.Wrapper) else GymnasiumAdapter(env)
 
 
-def limited(env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
-    """`env` truncated after the agent steps of env.time_limit, if that is set."""
+def with_time_limit(env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
+    """Return `env` truncated after env.time_limit agent steps, if that is set."""
     return gymnasium.wrappers.TimeLimit(env, options.time_limit) if options.time_limit else env
 
 
 def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: str | None) -> Any:
-    """A Gymnasium id: its own vector environment if it has one, else a for-loop."""
+    """Return the native vector environment of a Gymnasium id if it has one, else a for-loop."""
     spec = gymnasium.registry[name]
     kwargs = dict(options.kwargs)
     if render_mode is not None:
@@ -206,21 +202,21 @@ def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: s
             return env
 
         def one() -> Env[Any, Any]:
-            # Our own limit counts agent steps, so it stands outside of the preprocessing.
+            # Our time limit counts agent steps, so it is applied outside of the frame skip.
             limit = {"max_episode_steps": -1} if options.time_limit else {}
             single = gymnasium.make(name, disable_env_checker=True, **limit, **kwargs)
-            return limited(preprocess(name, single, options), options)
+            return with_time_limit(preprocess(name, single, options), options)
 
         return ForLoop([one] * num_envs, name)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         entry = str(gymnasium.registry[name].entry_point)
         raise missing_dependency(name, entry, error) from error
     except TypeError as error:
-        raise BadInput(f'env.kwargs do not suit "{name}": {error}') from error
+        raise BadInput(f'env.kwargs: "{name}" does not accept them: {error}') from error
 
 
 def missing_dependency(name: str, entry: str, error: Exception) -> BadInput:
-    """Which extra brings what an environment with this entry point lacks."""
+    """Return the error that names the extra, or the package, which an environment needs."""
     for word, extra in EXTRAS.items():
         if word in entry:
             return missing_extra(f'envs: "{name}"', extra)
@@ -229,7 +225,7 @@ def missing_dependency(name: str, entry: str, error: Exception) -> BadInput:
 
 
 def unknown(name: str) -> BadInput:
-    """The error for a name that nothing answers to."""
+    """Return the error for an unknown environment name."""
     known = {*gymnasium.registry, *PROVIDED, *_registered, *atari.games()}
     known |= {f"ALE/{game}-v5" for game in atari.games()}
     known |= {f"{game}NoFrameskip-v4" for game in atari.games()}
@@ -240,13 +236,13 @@ def unknown(name: str) -> BadInput:
 
 
 def require_next_step(name: str, env: VectorEnv[Any, Any, Any]) -> None:
-    """Refuse an environment that resets in another way than on the next step."""
+    """Raise unless the environment's autoreset mode is NEXT_STEP."""
     mode = env.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.NEXT_STEP:
-        told = getattr(mode, "value", mode)
         raise BadInput(
-            f'envs: "{name}" resets in mode {told}, and only NextStep is supported: make it with '
-            'autoreset_mode=AutoresetMode.NEXT_STEP and say so in metadata["autoreset_mode"]'
+            f'envs: "{name}" has the autoreset mode {getattr(mode, "value", mode)}, and only '
+            "NextStep is supported: make it with autoreset_mode=AutoresetMode.NEXT_STEP and set "
+            'metadata["autoreset_mode"] to it'
         )
 
 

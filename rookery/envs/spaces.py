@@ -1,4 +1,4 @@
-"""Which spaces are supported, and how to walk through the leaves of a nested one."""
+"""Supported spaces, and functions over the leaves of nested ones."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ from gymnasium import Space, spaces
 
 from rookery.errors import BadInput
 
-OBSERVATION_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-ACTIONS = OBSERVATION_LEAVES
+SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Spaces of actions, and of the leaves of observations."""
 Path = tuple[Any, ...]
+"""Keys and indices that lead to a leaf of a nested space or observation."""
 
 
 def check_supported(name: str, observation: Space[Any], action: Space[Any]) -> None:
-    """Refuse an environment whose spaces no network here can take or give."""
-    for path, leaf in leaves(observation):
-        if not isinstance(leaf, OBSERVATION_LEAVES):
+    """Raise if no network here can encode the observations or produce the actions."""
+    for path, leaf in space_leaves(observation):
+        if not isinstance(leaf, SUPPORTED):
             where = f' at "{dotted(path)}"' if path else ""
             raise BadInput(
-                f'envs: "{name}" observes {leaf}{where}, which is not supported. '
-                "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple are."
+                f'envs: "{name}" has the observation space {leaf}{where}, which is not supported. '
+                "Use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
             )
-    if not isinstance(action, ACTIONS):
+    if not isinstance(action, SUPPORTED):
         raise BadInput(
-            f'envs: "{name}" acts in {action}, which is not supported. '
-            "Box, Discrete, MultiDiscrete and MultiBinary are."
+            f'envs: "{name}" has the action space {action}, which is not supported. '
+            "Use Box, Discrete, MultiDiscrete or MultiBinary."
         )
 
 
-def leaves(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
-    """Every leaf of a nested Dict/Tuple space with the keys that lead to it."""
+def space_leaves(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
+    """Yield path and space of every leaf of a nested Dict/Tuple space."""
     if isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
-            yield from leaves(child, (*path, key))
+            yield from space_leaves(child, (*path, key))
     elif isinstance(space, spaces.Tuple):
         for index, child in enumerate(space.spaces):
-            yield from leaves(child, (*path, index))
+            yield from space_leaves(child, (*path, index))
     else:
         yield path, space
 
 
 def dotted(path: Path) -> str:
-    """A path as one word: ("a", 0) is "a.0"."""
+    """Return a path as text: ("a", 0) gives "a.0"."""
     return ".".join(str(key) for key in path)
 
 
-def at(tree: Any, path: Path) -> Any:
-    """The part of a nested observation (or space) that `path` leads to."""
+def part_at(tree: Any, path: Path) -> Any:
+    """Return the part of a nested observation (or space) at `path`."""
     for key in path:
         tree = tree[key]
     return tree
 
 
 def map_leaves(space: Space[Any], change: Callable[[Path, Any], Any], value: Any) -> Any:
-    """`value`, nested like `space`, with every leaf replaced by `change(path, leaf)`."""
+    """Return `value`, nested like `space`, with every leaf replaced by `change(path, leaf)`."""
 
     def walk(part: Space[Any], path: Path, value: Any) -> Any:
         if isinstance(part, spaces.Dict):
@@ -68,8 +69,8 @@ def map_leaves(space: Space[Any], change: Callable[[Path, Any], Any], value: Any
     return walk(space, (), value)
 
 
-def modern_space(space: Any) -> Space[Any]:
-    """A Gymnasium space; one of the old `gym` is told by its class name and converted."""
+def gymnasium_space(space: Any) -> Space[Any]:
+    """Return a Gymnasium space; a space of old Gym is recognised by its class name."""
     if isinstance(space, Space):
         return space
     kind = type(space).__name__
@@ -84,7 +85,7 @@ def modern_space(space: Any) -> Space[Any]:
     if kind == "MultiBinary":
         return spaces.MultiBinary(space.n)
     if kind == "Dict":
-        return spaces.Dict({key: modern_space(part) for key, part in space.spaces.items()})
+        return spaces.Dict({key: gymnasium_space(part) for key, part in space.spaces.items()})
     if kind == "Tuple":
-        return spaces.Tuple([modern_space(part) for part in space.spaces])
-    raise BadInput(f"envs: {space!r} is not a space of Gymnasium's or old Gym's")
+        return spaces.Tuple([gymnasium_space(part) for part in space.spaces])
+    raise BadInput(f"envs: {space!r} is neither a space of Gymnasium nor of old Gym")

@@ -1,1 +1,1 @@
-"""A trained policy as files that other programs run: ONNX, and compiled for LibTorch."""
+"""Export a trained policy to files that other programs run: ONNX, or compiled for LibTorch."""

@@ -1,4 +1,4 @@
-"""From a run to the files of its policy: trace, write, verify, and only then keep."""
+"""Export the policy of a run: trace it, write the files, verify them, then move them in place."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from rookery.envs.factory import implied, learnt_layers
+from rookery.envs.factory import learning_wrappers, resolve_options
 from rookery.errors import RookeryError, nearest, require
-from rookery.export.formats import FORMATS, silence
+from rookery.export.formats import FORMATS, silenced
 from rookery.export.interface import (
     TRACED_BATCH,
     Interface,
@@ -28,29 +28,29 @@ from rookery.export.interface import (
 )
 from rookery.export.step import Step
 from rookery.export.verify import (
-    TOLERANCE,
-    Recording,
+    OUTPUT_TOLERANCE,
+    PlayRecording,
     batch_sizes,
+    compare_with_recording,
     record,
-    replay,
 )
 from rookery.machine import versions
 from rookery.runs.files import write_json, writing
 from rookery.training.trained import EVALUATION_SEED, TrainedRun
 
 LAYOUT = 1
-"""Of policy.json: raised when what is there changes its meaning."""
+"""Version of policy.json, increased when the meaning of a field changes."""
 DESCRIPTION = "policy.json"
 
 
 def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dict[str, Any]:
-    """Write the run's greedy policy to the folder `out`; what `policy.json` says of it.
+    """Write the run's greedy policy to the folder `out`; return the content of policy.json.
 
-    It is first compared with the live policy on `envs` environments. If it differs, or anything
-    fails, `out` is left as it was.
+    The files are first compared with the live policy on `envs` environments. If they differ, or
+    anything fails, `out` is not changed.
     """
     for name in formats:
-        require(name in FORMATS, f'format: there is no "{name}".{nearest(name, FORMATS)}')
+        require(name in FORMATS, f'format: unknown format "{name}".{nearest(name, FORMATS)}')
         FORMATS[name].check()
     policy = run.make_policy(greedy=True, seed=0)
     env = run.make_env(envs)
@@ -70,14 +70,14 @@ def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dic
         }
         write_json(beside / DESCRIPTION, described)
         with writing(out):
-            put(beside, out)
+            replace_files(beside, out)
     return described
 
 
 @contextmanager
 def folder_beside(out: Path) -> Iterator[Path]:
-    """A folder for the time of the block in which `out` is made; nothing of it stays, nor the
-    folders above it if nothing was put into them."""
+    """Temporary folder beside `out`, removed afterwards, as are parents of `out` that are still
+    empty."""
     above = [out.parent, *out.parent.parents]
     made = [folder for folder in above if not folder.exists()]
     with writing(out):
@@ -93,10 +93,10 @@ def folder_beside(out: Path) -> Iterator[Path]:
 
 
 def write_verified(
-    step: Step, interface: Interface, recording: Recording, formats: Sequence[str], folder: Path
+    step: Step, interface: Interface, recording: PlayRecording, formats: Sequence[str], folder: Path
 ) -> dict[str, Any]:
-    """Write every format and compare it with the recording; what was found."""
-    program = traced(step)
+    """Write every format and compare it with the recording; return the largest differences."""
+    program = trace_step(step)
     sizes = batch_sizes(recording)
     differences = {}
     for name in formats:
@@ -105,20 +105,20 @@ def write_verified(
             FORMATS[name].write(program, interface, path)
             run = FORMATS[name].load(path)
         except Exception as error:
-            raise failure(f"format {name}", error) from error
-        found = [replay(run, interface, recording, batch) for batch in sizes]
+            raise export_failure(f"format {name}", error) from error
+        found = [compare_with_recording(run, interface, recording, batch) for batch in sizes]
         differences[name] = {key: max(part[key] for part in found) for key in found[0]}
     return {
         "env_steps": recording.reward.size,
         "batch_sizes": sizes,
-        "tolerance": TOLERANCE,
+        "tolerance": OUTPUT_TOLERANCE,
         "largest_differences": differences,
     }
 
 
 @torch.no_grad()
-def traced(step: Step) -> ExportedProgram:
-    """The step as a graph for any batch size."""
+def trace_step(step: Step) -> ExportedProgram:
+    """Return the step as a graph for any batch size."""
     sample = sample_inputs(step, TRACED_BATCH)
     batch = Dim("batch", min=1, max=1 << 20)
     shapes = tuple(
@@ -126,27 +126,27 @@ def traced(step: Step) -> ExportedProgram:
         for part in sample
     )
     try:
-        with silence():
+        with silenced():
             return torch.export.export(step.eval(), tuple(sample), dynamic_shapes=shapes)
     except Exception as error:
-        raise failure("the network", error) from error
+        raise export_failure("the network", error) from error
 
 
-def failure(what: str, error: Exception) -> RookeryError:
-    """A failure of the exporters, in one line."""
+def export_failure(what: str, error: Exception) -> RookeryError:
+    """Return an exception of the exporters as a one-line error."""
     details = "".join(traceback.format_exception(error))
     lines = [line for line in str(error).splitlines() if line.strip()]
-    told = lines[0].strip() if lines else "no reason given"
+    reason = lines[0].strip() if lines else "no reason given"
     return RookeryError(
-        f"export: {what} could not be exported: {type(error).__name__}: {told}", details
+        f"export: {what} could not be exported: {type(error).__name__}: {reason}", details
     )
 
 
 def description(run: TrainedRun, env: Any) -> dict[str, Any]:
-    """Whose policy it is, and for which environment."""
+    """Return the part of policy.json about the run and its environment."""
     settings = run.settings
-    options = implied(settings.environment, settings.env)
-    base, _ = learnt_layers(env)
+    options = resolve_options(settings.environment, settings.env)
+    base, _ = learning_wrappers(env)
     return {
         "layout": LAYOUT,
         "run": run.name,
@@ -162,11 +162,11 @@ def description(run: TrainedRun, env: Any) -> dict[str, Any]:
     }
 
 
-def put(fresh: Path, out: Path) -> None:
-    """Move the files of an export into their folder, over those of an earlier one.
+def replace_files(fresh: Path, out: Path) -> None:
+    """Move the files of an export into `out`, replacing those of an earlier one.
 
-    The description goes first and comes last, so that it never tells of files that are not its
-    own.
+    policy.json is removed first and written last, so that it never describes files of another
+    export.
     """
     out.mkdir(exist_ok=True)
     known = [format.file for format in FORMATS.values()]

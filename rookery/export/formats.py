@@ -1,4 +1,4 @@
-"""The files a policy is exported to: how each is written, and how it is run to be checked."""
+"""File formats of exported policies: how each is written, and how it is run for verification."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rookery.export.interface import Interface
 
 Arrays = list[np.ndarray]
 Run = Callable[[Sequence[np.ndarray]], Arrays]
-"""Inputs in order to outputs in order."""
+"""Runs one step: from the list of inputs to the list of outputs."""
 
 
 class Format(Protocol):
-    """A kind of file."""
+    """A file format."""
 
     file: str
 
     def check(self) -> None:
-        """Raise BadInput with the remedy if something that is needed is not there."""
+        """Raise BadInput that names the remedy if a needed package or program is missing."""
         ...
 
     def write(self, program: ExportedProgram, interface: Interface, path: Path) -> None:
@@ -38,12 +38,12 @@ class Format(Protocol):
         ...
 
     def load(self, path: Path) -> Run:
-        """The step in `path`, as its users will run it."""
+        """Return the step in `path`, run the way a user of the file runs it."""
         ...
 
 
 class Onnx:
-    """For ONNX Runtime and whatever else reads ONNX."""
+    """ONNX, for ONNX Runtime and others."""
 
     file = "policy.onnx"
 
@@ -53,7 +53,7 @@ class Onnx:
                 raise missing_extra("format onnx", "export")
 
     def write(self, program: ExportedProgram, interface: Interface, path: Path) -> None:
-        with silence():
+        with silenced():
             written = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -82,15 +82,15 @@ class Onnx:
 
 
 class LibTorch:
-    """For C++: compiled ahead of time by AOTInductor, loaded by AOTIModelPackageLoader."""
+    """AOTInductor package for C++, loaded by AOTIModelPackageLoader."""
 
     file = "policy.pt2"
     settings: dict[str, Any] = {  # noqa: RUF012
-        # For any processor of the kind: the large operations are LibTorch's own, which look for
-        # the machine's instructions when they run.
+        # No instructions of this processor: the file runs on any of the same architecture, and
+        # the large operations are LibTorch's own, which choose instructions when they run.
         "cpp.march": "",
         "cpp.simdlen": 1,
-        # They pay only where many models are compiled.
+        # Precompiled headers only help where many models are compiled.
         "aot_inductor.precompile_headers": False,
     }
 
@@ -102,14 +102,14 @@ class LibTorch:
             get_cpp_compiler()
         except InvalidCxxCompiler:
             raise BadInput(
-                "format libtorch needs a C++ compiler: install g++ or name one in CXX, or leave"
-                " it out: --format onnx"
+                "format libtorch needs a C++ compiler: install g++ or name one in CXX, or use"
+                " --format onnx only"
             ) from None
 
     def write(self, program: ExportedProgram, interface: Interface, path: Path) -> None:
         import torch._inductor
 
-        with silence(), own_cache():
+        with silenced(), own_cache():
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(path), inductor_configs=self.settings
             )
@@ -117,7 +117,7 @@ class LibTorch:
     def load(self, path: Path) -> Run:
         import torch._inductor
 
-        with silence():
+        with silenced():
             loaded = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
 
         def run(inputs: Sequence[np.ndarray]) -> Arrays:
@@ -131,8 +131,8 @@ FORMATS: dict[str, Format] = {"onnx": Onnx(), "libtorch": LibTorch()}
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """Keep to ourselves what exporters tell of their insides."""
+def silenced() -> Iterator[None]:
+    """Suppress log lines and warnings of the exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -145,7 +145,7 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def own_cache() -> Iterator[None]:
-    """Have the compiler leave its files in a folder that goes again."""
+    """Give the compiler a temporary cache folder."""
     name = "TORCHINDUCTOR_CACHE_DIR"
     before = os.environ.get(name)
     with tempfile.TemporaryDirectory(prefix="rookery-export-") as folder:

@@ -1,4 +1,4 @@
-"""What goes into an exported policy and what comes out, in words that any language reads."""
+"""Inputs and outputs of an exported policy, and their description in policy.json."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from rookery.envs.spaces import leaves
+from rookery.envs.spaces import space_leaves
 from rookery.export.step import Step
 from rookery.fields import to_dict
 
 TRACED_BATCH = 3
-"""Lanes of the inputs that the step is traced with."""
+"""Batch size of the inputs that the step is traced with."""
 
-FACTS = {
+SPACE_FIELDS = {
     "Box": ("low", "high"),
     "Discrete": ("n", "start"),
     "MultiDiscrete": ("nvec", "start"),
     "MultiBinary": (),
 }
-"""What is told of each kind of space beside type and shape."""
+"""Fields that describe a space, besides type, dtype and shape."""
 
 Role = Literal["observation", "reward", "first", "state", "action", "judged"]
 
@@ -33,12 +33,12 @@ class Port(NamedTuple):
     name: str
     role: Role
     dtype: str
-    """As numpy and the protocol of served environments write it: "<f4"."""
+    """In the notation of NumPy and of the protocol of served environments: "<f4"."""
     shape: tuple[int, ...]
     path: tuple[str | int, ...] | None = None
-    """Of an observation: the keys that lead to it in the environment's space."""
+    """For an observation: its path of keys in the environment's space."""
     next: str | None = None
-    """Of a state: the output that is this input of the next step."""
+    """For a state: the name of the output to pass here at the next step."""
 
 
 class Interface(NamedTuple):
@@ -49,12 +49,12 @@ class Interface(NamedTuple):
 
     @property
     def states(self) -> list[Port]:
-        """The inputs that are state."""
+        """Inputs that carry state from step to step."""
         return [port for port in self.inputs if port.role == "state"]
 
 
-class Inputs(NamedTuple):
-    """The arguments of a step."""
+class StepInputs(NamedTuple):
+    """Arguments of a Step."""
 
     obs: tuple[Tensor, ...]
     reward: Tensor
@@ -62,10 +62,10 @@ class Inputs(NamedTuple):
     state: tuple[Tensor, ...]
 
 
-def sample_inputs(step: Step, batch: int) -> Inputs:
-    """Inputs of the right shapes and types, with observations out of the space."""
-    found = [leaf for _, leaf in leaves(step.space)]
-    return Inputs(
+def sample_inputs(step: Step, batch: int) -> StepInputs:
+    """Return valid inputs, with observations sampled from the space."""
+    found = [leaf for _, leaf in space_leaves(step.space)]
+    return StepInputs(
         tuple(torch.as_tensor(np.stack([leaf.sample()] * batch)) for leaf in found),
         torch.zeros(batch, dtype=torch.float64),
         torch.ones(batch, dtype=torch.bool),
@@ -75,7 +75,7 @@ def sample_inputs(step: Step, batch: int) -> Inputs:
 
 @torch.no_grad()
 def interface_of(step: Step) -> Interface:
-    """Names, types and shapes, taken from a step that is made."""
+    """Return the names, types and shapes of all inputs and outputs, found by running one step."""
     sample = sample_inputs(step, TRACED_BATCH)
     decision, _ = step.decide(*sample)
     action, *rest = step(*sample)
@@ -104,12 +104,12 @@ def interface_of(step: Step) -> Interface:
 
 
 def port(name: str, role: Role, tensor: Tensor) -> Port:
-    """The port that a tensor goes through."""
+    """Return the Port of a tensor."""
     return Port(name, role, tensor.numpy().dtype.str, tuple(tensor.shape[1:]))
 
 
 def state_names(step: Step) -> list[str]:
-    """What the parts of the state are called."""
+    """Return the names of the state tensors."""
     stacked = zip(step.paths, step.leaves, strict=True)
     older = [".".join(["frames", *map(str, path)]) for path, leaf in stacked if leaf.frames > 1]
     carried = len(step.algorithm.initial_state(1))
@@ -117,14 +117,14 @@ def state_names(step: Step) -> list[str]:
 
 
 def described_port(port: Port) -> dict[str, Any]:
-    """A port for `policy.json`."""
+    """Return a port as in policy.json."""
     values = port._asdict() | {"shape": ["batch", *port.shape]}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def described_space(space: Space[Any]) -> dict[str, Any]:
-    """A space as the protocol of served environments writes it, with lists for its arrays; in JSON
-    a bound that is infinite is null."""
+    """Return a space as in the protocol of served environments, with lists for arrays; infinite
+    bounds become null in JSON."""
     if isinstance(space, spaces.Dict):
         parts = [described_space(part) for part in space.spaces.values()]
         return {"type": "Dict", "keys": list(space.spaces), "parts": parts}
@@ -134,19 +134,21 @@ def described_space(space: Space[Any]) -> dict[str, Any]:
     kind = next(kind for kind in kinds if isinstance(space, kind))
     dtype: Any = space.dtype
     plain = {"type": kind.__name__, "dtype": dtype.str, "shape": list(space.shape or ())}
-    return plain | {name: number_or_list(getattr(space, name)) for name in FACTS[kind.__name__]}
+    return plain | {
+        name: number_or_list(getattr(space, name)) for name in SPACE_FIELDS[kind.__name__]
+    }
 
 
 def number_or_list(values: Any) -> Any:
-    """One number where all are the same, else nested lists."""
+    """Return one number if all values are equal, else nested lists."""
     values = np.asarray(values)
     same = values.size and (values == values.flat[0]).all()
     return values.flat[0].item() if same else values.tolist()
 
 
 def described_options(options: Any) -> dict[str, dict[str, Any]]:
-    """The environment's options: those that whoever plays has to see to, and those that the
-    policy sees to itself."""
+    """Return the environment's options in two groups: "options", which the user of the policy must
+    apply to the environment, and "inside", which the exported policy applies itself."""
     given = to_dict(options)
     training = {"one_life", "reward_gamma", "check_bounds", "remote"}
     inside = {"frame_stack", "clip_reward", "normalize_obs", "normalize_reward"}

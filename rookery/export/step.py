@@ -1,8 +1,8 @@
-"""One step of a trained policy as a module: from what the environment says to an action.
+"""One step of a trained policy as a torch module: from raw observations to actions.
 
-All that stands between a raw environment and the network is inside, done as the wrappers of
-`rookery.envs` do it: clipped and scaled rewards, normalised observations, stacks of frames,
-recurrent state.
+The module includes all preprocessing between a raw environment and the network, computed as by
+the wrappers of `rookery.envs`: reward clipping and scaling, observation normalization, frame
+stacking and recurrent state.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from torch import Tensor, nn
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Decision
 from rookery.data.tree import Tree
-from rookery.envs.factory import learnt_layers
-from rookery.envs.spaces import leaves
+from rookery.envs.factory import learning_wrappers
+from rookery.envs.spaces import space_leaves
 from rookery.envs.wrappers.episodes import ClipReward
 from rookery.envs.wrappers.moments import RunningMoments
 from rookery.envs.wrappers.normalize import CLIP, EPSILON, NormalizeObservation, NormalizeReward
 from rookery.envs.wrappers.stacking import Axes, FrameStack, frame_axes
 from rookery.errors import BadInput
 
-Tensors = tuple[Tensor, ...]
+TensorList = tuple[Tensor, ...]
 
-UNCOMMON = (torch.bool, torch.int16, torch.uint16, torch.uint32, torch.uint64)
-"""Types that torch or ONNX Runtime cannot select by a mask; as frames they are wide integers."""
+WIDENED_DTYPES = (torch.bool, torch.int16, torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch or ONNX Runtime cannot mask; stacked frames of them become int64."""
 
 
 class Sign(nn.Module):
-    """A reward's sign."""
+    """Clips a reward to its sign."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sign()
 
 
 class Scale(nn.Module):
-    """Values less a mean, over a deviation, clipped: in double precision, as numpy does it."""
+    """Normalizes and clips values, in double precision as the NumPy wrappers do."""
 
     mean: Tensor
     deviation: Tensor
@@ -56,8 +56,8 @@ class Scale(nn.Module):
         return ((x.double() - self.mean) / self.deviation).clamp(-CLIP, CLIP).float()
 
 
-class Leaf(nn.Module):
-    """One array of an observation on its way to the network."""
+class LeafPreprocessing(nn.Module):
+    """Preprocessing of one array of an observation."""
 
     def __init__(self, leaf: Space[Any]):
         super().__init__()
@@ -68,17 +68,17 @@ class Leaf(nn.Module):
         self.axes: Axes = "stay"
 
     def frame(self, x: Tensor) -> Tensor:
-        """Observations [B, ...] as frames."""
+        """Return observations [B, ...] as frames: normalized, with the channel axis moved."""
         if self.scale is not None:
             x = self.scale(x)
-        if self.frames > 1 and x.dtype in UNCOMMON:
+        if self.frames > 1 and x.dtype in WIDENED_DTYPES:
             x = x.long()
-        if self.axes == "first goes":
+        if self.axes == "drop first":
             return x[:, 0]
-        return x.movedim(1, -1) if self.axes == "first comes last" else x
+        return x.movedim(1, -1) if self.axes == "move first last" else x
 
     def older(self, batch: int) -> Tensor:
-        """The frames before an episode's first, [B, S - 1, ...]: zeros."""
+        """Return the frames before the first of an episode, [B, S - 1, ...]: zeros."""
         frame = self.frame(torch.zeros(batch, *self.shape, dtype=self.dtype))
         return frame.new_zeros(batch, self.frames - 1, *frame.shape[1:])
 
@@ -88,29 +88,29 @@ class Leaf(nn.Module):
 
 
 class Step(nn.Module):
-    """Observations, rewards, beginnings and state to actions, what they were judged by, and state.
+    """Maps observations, rewards, episode starts and state to actions, their values, and new state.
 
-    The state is what is remembered between steps: the older frames of every leaf that is stacked,
-    then what the algorithm carries on. Where `first` marks that an episode begins, the lane's
-    state and reward count as zeros.
+    The state has the older frames of every stacked array, then the recurrent state of the
+    algorithm. Where `first` marks the start of an episode, state and reward of that environment
+    are taken as zeros.
     """
 
     def __init__(self, algorithm: Algorithm, env: VectorEnv):
         super().__init__()
         self.algorithm = algorithm
         self.network = algorithm.network
-        base, layers = learnt_layers(env)
+        base, layers = learning_wrappers(env)
         self.space = base.single_observation_space
-        self.paths = [path for path, _ in leaves(self.space)]
-        self.leaves = [Leaf(leaf) for _, leaf in leaves(self.space)]
+        self.paths = [path for path, _ in space_leaves(self.space)]
+        self.leaves = [LeafPreprocessing(leaf) for _, leaf in space_leaves(self.space)]
         self.parts = nn.ModuleList(self.leaves)
         self.rewards = nn.Sequential()
         for layer in layers:
-            self.follow(layer)
+            self.add_wrapper(layer)
         self.action_dtype = torch_dtype(env.single_action_space)
 
-    def follow(self, layer: Any) -> None:
-        """Do what a wrapper of the environment does."""
+    def add_wrapper(self, layer: Any) -> None:
+        """Add the preprocessing of one wrapper of the environment."""
         if isinstance(layer, ClipReward):
             self.rewards.append(Sign())
         elif isinstance(layer, NormalizeReward):
@@ -119,53 +119,55 @@ class Step(nn.Module):
             for path, moments in layer.moments.items():
                 self.leaves[self.paths.index(path)].scale = Scale(moments.mean, moments)
         elif isinstance(layer, FrameStack):
-            stacked = leaves(layer.env.single_observation_space)
+            stacked = space_leaves(layer.env.single_observation_space)
             for leaf, (_, space) in zip(self.leaves, stacked, strict=True):
                 leaf.frames, leaf.axes = layer.frame_stack, frame_axes(space)
         else:
-            raise BadInput(f"export: what {type(layer).__name__} does cannot be exported")
+            raise BadInput(f"export: the wrapper {type(layer).__name__} cannot be exported")
 
-    def initial_state(self, batch: int) -> Tensors:
-        """The state at the start of an episode."""
+    def initial_state(self, batch: int) -> TensorList:
+        """Return the state at the start of an episode."""
         older = [leaf.older(batch) for leaf in self.leaves if leaf.frames > 1]
         return (*older, *self.algorithm.initial_state(batch))
 
-    def forward(self, obs: Tensors, reward: Tensor, first: Tensor, state: Tensors) -> Tensors:
+    def forward(
+        self, obs: TensorList, reward: Tensor, first: Tensor, state: TensorList
+    ) -> TensorList:
         decision, older = self.decide(obs, reward, first, state)
         action = decision.env_action.to(self.action_dtype)
         return (action, *decision.extra.values(), *older, *decision.state)
 
     def decide(
-        self, obs: Tensors, reward: Tensor, first: Tensor, state: Tensors
+        self, obs: TensorList, reward: Tensor, first: Tensor, state: TensorList
     ) -> tuple[Decision, list[Tensor]]:
-        """The algorithm's decision, and the frames that are older than the next ones.
+        """Return the algorithm's decision, and the older frames of the next step.
 
-        All state is contiguous, as the compiled step takes its inputs to be."""
-        reward = cleared(self.rewards(reward).float(), first)
-        memory = [cleared(part, first) for part in state]
+        All state is contiguous: the compiled step requires that of its inputs."""
+        reward = zero_where(self.rewards(reward).float(), first)
+        memory = [zero_where(part, first) for part in state]
         seen, older = [], []
         for leaf, x in zip(self.leaves, obs, strict=True):
             seen.append(leaf(x, memory.pop(0) if leaf.frames > 1 else None))
             if leaf.frames > 1:
                 older.append(seen[-1][:, 1:].contiguous())
-        row = nested(self.space, iter(seen))
+        row = nest_like(self.space, iter(seen))
         return self.algorithm.best(row, reward, tuple(memory)), older
 
 
-def cleared(x: Tensor, first: Tensor) -> Tensor:
-    """`x` [B, ...] with zeros in the lanes marked in `first` [B]."""
+def zero_where(x: Tensor, first: Tensor) -> Tensor:
+    """Return `x` [B, ...] with zeros where `first` [B] is True."""
     return x.masked_fill(first.reshape(-1, *[1] * (x.dim() - 1)), 0)
 
 
-def nested(space: Space[Any], values: Iterator[Tensor]) -> Tree:
-    """The next values, one a leaf, nested like the space."""
+def nest_like(space: Space[Any], values: Iterator[Tensor]) -> Tree:
+    """Return the next values, one for each leaf of the space, nested like the space."""
     if isinstance(space, spaces.Dict):
-        return {key: nested(part, values) for key, part in space.spaces.items()}
+        return {key: nest_like(part, values) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(nested(part, values) for part in space.spaces)
+        return tuple(nest_like(part, values) for part in space.spaces)
     return next(values)
 
 
 def torch_dtype(space: Space[Any]) -> torch.dtype:
-    """The type of tensors that hold values of a space."""
+    """Return the dtype of tensors with values of a space."""
     return torch.from_numpy(np.empty(0, space.dtype)).dtype

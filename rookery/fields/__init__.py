@@ -1,12 +1,12 @@
-"""Typed dataclasses to and from plain dicts and command-line text.
+"""Conversion of typed dataclasses to and from plain dicts and command-line flags.
 
-A setting has a dotted name (`algo.gamma`) that is the same in a config file, in an error
-message and, after two dashes, on the command line.
+A setting has one dotted name (`algo.gamma`) in config files, in error messages and, after two
+dashes, on the command line.
 """
 
 from rookery.fields.convert import from_dict, to_dict
 from rookery.fields.describe import MISSING, FieldInfo, flags_of
-from rookery.fields.flags import flag_name, help_text, nest, parse_flags, take_all, value_of
+from rookery.fields.flags import flag_name, help_text, nest, parse_flags, peek_flag, take_all
 
 __all__ = [
     "MISSING",
@@ -17,7 +17,7 @@ __all__ = [
     "help_text",
     "nest",
     "parse_flags",
+    "peek_flag",
     "take_all",
     "to_dict",
-    "value_of",
 ]

@@ -1,4 +1,4 @@
-"""Plain dicts and command-line text to typed dataclasses, and back."""
+"""Conversion of plain dicts and command-line text to typed dataclasses, and back."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from rookery.fields.describe import (
     TRUTH,
     current_of,
     did_you_mean,
+    dotted_name,
     flags_of,
     hints_of,
     is_settings,
-    join,
 )
 
 T = TypeVar("T")
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], base: T | None = None, path: str = "") -> T:
-    """`base` (or the defaults of `cls`) with `values` laid over it; nested dicts nest.
+    """Return `base` (or the defaults of `cls`) with `values` replaced; nested dicts nest.
 
     Values may be typed (from JSON or YAML) or text (from the command line). `path` is the dotted
-    name of the whole, for messages.
+    name of the group, for messages.
     """
-    require(isinstance(values, Mapping), f"{path or 'config'}: {_expected('settings', values)}")
+    if not isinstance(values, Mapping):
+        raise _mismatch(path or "config", cls, values)
     hints: dict[str, Any] = hints_of(cls)  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():
-        name = join(path, str(key))
+        name = dotted_name(path, str(key))
         if key not in hints:
             known = [
                 *flags_of(cls if base is None else base, path),
-                *(join(path, other) for other in hints),
+                *(dotted_name(path, other) for other in hints),
             ]
             raise BadInput(f"{name}: no such setting.{did_you_mean(name, known)}")
         changes[key] = _convert(hints[key], value, name, current_of(cls, base, key))
@@ -48,12 +49,12 @@ def from_dict(cls: type[T], values: Mapping[str, Any], base: T | None = None, pa
         return dataclasses.replace(base, **changes)  # type: ignore[type-var]
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         given = field.name in changes or current_of(cls, None, field.name) is not MISSING
-        require(given, f"{join(path, field.name)}: must be given, it has no default")
+        require(given, f"{dotted_name(path, field.name)}: must be set, it has no default")
     return cls(**changes)
 
 
 def to_dict(instance: Any) -> dict[str, Any]:
-    """A JSON-ready dict that `from_dict` turns back into an equal instance."""
+    """Return a JSON-ready dict that `from_dict` turns back into an equal instance."""
     return {f.name: _plain(getattr(instance, f.name)) for f in dataclasses.fields(instance)}
 
 
@@ -64,12 +65,12 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    # JSON has no infinity; as text it comes back as the same number.
+    # JSON has no infinity; the text "inf" is read back as the same number.
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _convert(hint: Any, value: Any, path: str, current: Any = MISSING) -> Any:
-    """`value` as the type `hint`, or BadInput; `current` is what a nested dict starts from."""
+    """Return `value` as the type `hint`, or raise BadInput; nested dicts change `current`."""
     if dataclasses.is_dataclass(hint) or (is_settings(current) and isinstance(value, Mapping)):
         start = current if is_settings(current) else None
         group: Any = type(start) if start is not None else hint
@@ -85,7 +86,8 @@ def _convert(hint: Any, value: Any, path: str, current: Any = MISSING) -> Any:
     if hint not in (bool, int, float, str):
         raise TypeError(f"{path}: settings of type {hint} are not supported")
     result = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}[hint](value)
-    require(result is not None, f"{path}: {_expected(_meaning(hint), value)}")
+    if result is None:
+        raise _mismatch(path, hint, value)
     return result
 
 
@@ -95,13 +97,13 @@ def _convert_union(hint: Any, value: Any, path: str, current: Any) -> Any:
         return None
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     for kind in kinds:
-        # Of `int | str`, a text stays text only if it is no int: the order of the hint decides.
+        # The order of the hint decides: for `int | str`, text becomes an int if it can.
         try:
             return _convert(kind, value, path, current)
         except BadInput:
             if dataclasses.is_dataclass(kind):
                 raise
-    raise BadInput(f"{path}: {_expected(_meaning(hint), value)}")
+    raise _mismatch(path, hint, value)
 
 
 def _as_bool(value: Any) -> bool | None:
@@ -136,23 +138,24 @@ def _as_choice(choices: tuple[Any, ...], value: Any, path: str, hint: Any) -> An
         same = choice == value and type(choice) is type(value)
         if same or (isinstance(value, str) and str(choice).lower() == value.lower()):
             return choice
-    raise BadInput(f"{path}: {_expected(_meaning(hint), value)}")
+    raise _mismatch(path, hint, value)
 
 
 def _as_tuple(kinds: tuple[Any, ...], value: Any, path: str, hint: Any) -> tuple[Any, ...]:
     items = _split(value, kinds[0]) if isinstance(value, str) else value
     many = len(kinds) == 2 and kinds[1] is Ellipsis
     fits = isinstance(items, list | tuple) and (many or len(items) == len(kinds))
-    require(fits, f"{path}: {_expected(_meaning(hint), value)}")
+    if not fits:
+        raise _mismatch(path, hint, value)
     try:
         pairs = zip(kinds[:1] * len(items) if many else kinds, items, strict=True)
         return tuple(_convert(kind, item, path) for kind, item in pairs)
     except BadInput:
-        raise BadInput(f"{path}: {_expected(_meaning(hint), value)}") from None
+        raise _mismatch(path, hint, value) from None
 
 
 def _split(text: str, kind: Any) -> Any:
-    """The items of "64,64", "64x64" or "[64, 64]"."""
+    """Return the items of "64,64", "64x64" or "[64, 64]"."""
     try:
         items = json.loads(text)
         if isinstance(items, list):
@@ -165,17 +168,19 @@ def _split(text: str, kind: Any) -> Any:
 
 
 def _as_dict(kinds: tuple[Any, ...], value: Any, path: str, hint: Any) -> dict[str, Any]:
+    items = value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            items = json.loads(value)
         except ValueError:
-            raise BadInput(f"{path}: {_expected(_meaning(hint), value)}") from None
-    require(isinstance(value, Mapping), f"{path}: {_expected(_meaning(hint), value)}")
-    return {str(key): _convert(kinds[1], item, join(path, key)) for key, item in value.items()}
+            raise _mismatch(path, hint, value) from None
+    if not isinstance(items, Mapping):
+        raise _mismatch(path, hint, items)
+    return {str(key): _convert(kinds[1], x, dotted_name(path, key)) for key, x in items.items()}
 
 
 def _meaning(hint: Any) -> str:
-    """What a value of this type is called in a message."""
+    """Return the words for a value of this type in a message."""
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
@@ -195,8 +200,8 @@ def _example(kinds: tuple[Any, ...]) -> str:
     return ",".join([one] * (2 if kinds[-1] is Ellipsis else len(kinds)))
 
 
-def _expected(what: str, value: Any) -> str:
-    return f"expected {what}, got {_show(value)}"
+def _mismatch(path: str, hint: Any, value: Any) -> BadInput:
+    return BadInput(f"{path}: expected {_meaning(hint)}, got {_show(value)}")
 
 
 def _show(value: Any) -> str:

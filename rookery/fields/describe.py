@@ -1,4 +1,4 @@
-"""What settings a dataclass has: names, types, defaults, meanings."""
+"""The settings of a dataclass: names, types, defaults and docstrings."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ TRUTH |= {"false": False, "no": False, "off": False, "0": False}
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """One setting: its type, its default (MISSING: it must be given) and what it means."""
+    """One setting: its type, default (MISSING: it must be set) and docstring."""
 
     hint: Any
     default: Any = MISSING
     doc: str = ""
 
 
-def join(path: str, name: str) -> str:
-    """The dotted name of `name` inside the group `path`."""
+def dotted_name(path: str, name: str) -> str:
+    """Return the dotted name of `name` inside the group `path`."""
     return f"{path}.{name}" if path else name
 
 
 def is_settings(value: Any) -> bool:
-    """Whether `value` is an instance of a dataclass."""
+    """True if `value` is an instance of a dataclass."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def flags_of(of: Any, prefix: str = "") -> dict[str, FieldInfo]:
-    """Every setting of a dataclass by its dotted name, nested ones included.
+    """Return every setting of a dataclass by its dotted name, including nested ones.
 
-    `of` is a class, or an instance whose values then stand as the defaults.
+    `of` is a class, or an instance whose values are then the defaults.
     """
     cls, base = (of, None) if isinstance(of, type) else (type(of), of)
     docs = _docs(cls)
     found: dict[str, FieldInfo] = {}
     for name, hint in hints_of(cls).items():
-        current, dotted = current_of(cls, base, name), join(prefix, name)
+        current, dotted = current_of(cls, base, name), dotted_name(prefix, name)
         if is_settings(current) or dataclasses.is_dataclass(hint):
             found |= flags_of(current if is_settings(current) else hint, dotted)
         else:
@@ -56,7 +56,7 @@ def flags_of(of: Any, prefix: str = "") -> dict[str, FieldInfo]:
 
 
 def current_of(cls: Any, base: Any, name: str) -> Any:
-    """The value a setting has before it is given: of `base`, else its default, else MISSING."""
+    """Return a setting's value in `base`, else its default, else MISSING."""
     if base is not None:
         return getattr(base, name)
     field = cls.__dataclass_fields__[name]
@@ -73,7 +73,7 @@ def hints_of(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _docs(cls: Any) -> dict[str, str]:
-    """The string literal under each field, those of base classes included."""
+    """Return the docstring under each field, including those of base classes."""
     docs: dict[str, str] = {}
     for part in reversed(cls.__mro__):
         if dataclasses.is_dataclass(part):
@@ -84,7 +84,7 @@ def _docs(cls: Any) -> dict[str, str]:
 def _docs_in_source(cls: Any) -> dict[str, str]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError, SyntaxError):  # made by exec, or installed without its source
+    except (OSError, TypeError, SyntaxError):  # made by exec, or installed without source code
         return {}
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     docs = {}
@@ -99,7 +99,8 @@ def _docs_in_source(cls: Any) -> dict[str, str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
-    """' Did you mean "X"?': the same last part in another group, else the closest spelling."""
+    """Return ' Did you mean "X"?' or "": the same last part in another group, else the closest
+    spelling."""
     group, _, leaf = name.rpartition(".")
     leaves = {key: key.rpartition(".")[2] for key in known}
     siblings = {part: key for key, part in leaves.items() if key.rpartition(".")[0] == group}

@@ -1,4 +1,4 @@
-"""Command-line flags: reading them, and listing them for help."""
+"""Command-line flags: parsing and help."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NEGATIVE = re.compile(r"-(\d|\.\d|inf)")
 def parse_flags(
     args: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[dict[str, str | bool], list[str]]:
-    """The flags given, by dotted name, and the positional arguments.
+    """Return the flags by dotted name, and the positional arguments.
 
     `flags` maps each known name to its type hint (or FieldInfo). Values stay text for `from_dict`;
-    a flag given twice has its last value; what follows `--` is positional.
+    of a repeated flag the last value counts; arguments after `--` are positional.
     """
     known = {name.replace("-", "_"): name for name in flags}
     given: dict[str, str | bool] = {}
@@ -42,7 +42,7 @@ def parse_flags(
 
 
 def take_all(args: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
-    """Every value of a flag that may be given several times, and the other arguments."""
+    """Return every value of a flag that may be repeated, and the other arguments."""
     values: list[str] = []
     rest: list[str] = []
     words = iter(args)
@@ -60,8 +60,8 @@ def take_all(args: Sequence[str], flag: str) -> tuple[list[str], list[str]]:
     return values, rest
 
 
-def value_of(args: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that must be known before the others can be read."""
+def peek_flag(args: Sequence[str], flag: str) -> str | None:
+    """Return the value of one flag without parsing the others; None if it is not given."""
     for position, arg in enumerate(args):
         if arg == flag and position + 1 < len(args):
             return args[position + 1]
@@ -77,7 +77,7 @@ def _is_flag(token: str) -> bool:
 def _read_flag(
     token: str, rest: list[str], known: Mapping[str, str], flags: Mapping[str, Any]
 ) -> tuple[str, str | bool]:
-    """Name and value of the flag `token`; a value that stands apart is taken from `rest`."""
+    """Return name and value of the flag `token`; a separate value is taken from `rest`."""
     spelled, has_value, value = token.partition("=")
     name = spelled.lstrip("-").replace("-", "_")
     positive = name.removeprefix("no_")
@@ -100,29 +100,29 @@ def _is_bool(flag: Any) -> bool:
 
 
 def nest(flat: Mapping[str, X]) -> dict[str, Any]:
-    """{"algo.gamma": 1} as {"algo": {"gamma": 1}}."""
+    """Return {"algo.gamma": 1} as {"algo": {"gamma": 1}}."""
     nested: dict[str, Any] = {}
     for dotted, value in flat.items():
         *groups, leaf = dotted.split(".")
         inside = nested
         for depth, group in enumerate(groups, 1):
             inside = inside.setdefault(group, {})
-            whole = ".".join(groups[:depth])
-            require(isinstance(inside, dict), f"{dotted}: {whole} is given as a whole already")
-        require(leaf not in inside, f"{dotted}: given both as a whole and in parts")
+            parent = ".".join(groups[:depth])
+            require(isinstance(inside, dict), f"{dotted}: {parent} is also set; set one of them")
+        require(leaf not in inside, f"{dotted}: a setting inside it is also set; set one of them")
         inside[leaf] = value
     return nested
 
 
 def flag_name(name: str) -> str:
-    """How help spells a flag: options with hyphens, settings in a group as in config.json."""
+    """Return a flag as help spells it: options with hyphens, grouped settings as in config.json."""
     return "--" + (name if "." in name else name.replace("_", "-"))
 
 
 def help_text(of: Any, prefix: str = "", width: int = 100, column: int = 34) -> str:
-    """A listing of the settings of a dataclass: flag, kind of value, meaning and default.
+    """Return the help of a dataclass's settings: flag, kind of value, docstring and default.
 
-    `of` is a class, an instance (its values are the defaults), or what `flags_of` returned.
+    `of` is a class, an instance (its values are the defaults), or the result of `flags_of`.
     """
     flags = of if isinstance(of, Mapping) else flags_of(of, prefix)
     return "\n".join(_help_entry(name, info, width, column) for name, info in flags.items())
@@ -131,7 +131,7 @@ def help_text(of: Any, prefix: str = "", width: int = 100, column: int = 34) -> 
 def _help_entry(name: str, info: FieldInfo, width: int, column: int) -> str:
     default = "required" if info.default is MISSING else f"default: {_text(info.default)}"
     if _is_bool(info):
-        # The bare flag and its `no-` form: which one says something depends on the default.
+        # Show the form that changes the default: the flag itself or its `no-` form.
         name, kind = (f"no-{name}" if info.default is True else name), ""
     else:
         kind = _kind(info.hint)
@@ -143,7 +143,7 @@ def _help_entry(name: str, info: FieldInfo, width: int, column: int) -> str:
 
 
 def _kind(hint: Any) -> str:
-    """The placeholder of a value in help."""
+    """Return the placeholder of a value in help."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "{" + ",".join(str(choice) for choice in args) + "}"
@@ -157,7 +157,7 @@ def _kind(hint: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A default as one would type it."""
+    """Return a default as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple) and not any(isinstance(item, tuple) for item in value):

@@ -1,1 +1,1 @@
-"""The roles that act, learn and judge."""
+"""Actors, the learner, optimizers, sums over ranks, evaluation."""

@@ -1,4 +1,4 @@
-"""Plays: an environment, an algorithm that decides, and the rows that come of it."""
+"""Actors: step vector environments with the current policy and collect segments of rows."""
 
 from __future__ import annotations
 
@@ -17,52 +17,67 @@ from rookery.data.tree import Tree, to_tensors, tree_map, tree_replace
 from rookery.networks.recurrent import carry
 
 
-def shares(episodes: int, lanes: int) -> np.ndarray:
-    """How many of `episodes` each lane is to play, [lanes]."""
+def episodes_per_lane(episodes: int, lanes: int) -> np.ndarray:
+    """Return how many of `episodes` each lane plays, [lanes]."""
     return episodes // lanes + (np.arange(lanes) < episodes % lanes)
 
 
 def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows as one array; of a single one no copy is made."""
+    """Return rows stacked into one array; a single row is not copied."""
     return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
 def stacked_tensors(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Rows as one tensor; of a single one no copy is made."""
+    """Return rows stacked into one tensor; a single row is not copied."""
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
 class Stopped(Exception):
-    """Raised out of `collect` when the actor was told to stop."""
+    """Raised by `collect` when the actor was asked to stop."""
 
 
 class Pooled(Protocol):
     """Environments whose observations are rows of a pool that was made once."""
 
     pool: Tree
-    """All observations there are, [P, ...]."""
+    """All observations, [P, ...]."""
 
     @property
     def rows(self) -> np.ndarray | None:
-        """Which of them were seen last, [B]."""
+        """Indices [B] of the last observations in the pool."""
         ...
 
 
 class Times(NamedTuple):
-    """Seconds an actor spent."""
+    """Seconds an actor spent since it started."""
 
     env_s: float = 0.0
-    """In its environments."""
+    """In the environments."""
     inference_s: float = 0.0
     """Choosing actions."""
     transfer_s: float = 0.0
-    """Bringing observations to the network's device, and actions back."""
+    """Copying observations to the network's device, and actions back."""
 
     def plus(self, other: Times) -> Times:
         return Times(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Row(NamedTuple):
+class Played(NamedTuple):
+    """Progress of an actor since it was last asked."""
+
+    env_steps: int
+    """Steps without reset rows."""
+    episodes: list[tuple[float, int]]
+    """Return and length of each finished episode."""
+    notices: list[str]
+    """Lines for the log from the environments and the algorithm."""
+    times: Times
+    """Since the actor started."""
+    exploration: torch.Tensor
+    """Exploration of each environment, [B]."""
+
+
+class StepRow(NamedTuple):
     """One step of every lane."""
 
     obs: Tree
@@ -97,7 +112,7 @@ class Actor:
         self.pooled = pooled
         self.pool = None if pooled is None else to_tensors(pooled.pool, device)
         self.turn = turn or nullcontext()
-        """Held while the actor computes; those that share one take turns."""
+        """Held while the actor computes; actors that share one take turns."""
         self.stopped = False
         self.env_steps = 0
         self.env_s = 0.0
@@ -116,11 +131,11 @@ class Actor:
         self.resetting = np.zeros(self.env.num_envs, dtype=bool)
         self.reward = torch.zeros(self.env.num_envs, device=self.device)
         self.kept_reward = self.reward
-        """The last reward, raw if the collection is."""
+        """The last reward, without normalisation if `collection.raw`."""
         self.state = self.algorithm.initial_state(self.env.num_envs)
 
     def collect(self, env_steps: int = 0) -> Segment:
-        """The next segment, as the algorithm wants it, so many steps into the run."""
+        """Return the next segment, `env_steps` into the run."""
         self.explore = self.algorithm.exploration(env_steps, self.lanes)
         if self.collection.episodes is not None:
             return self.collect_episodes(self.collection.episodes)
@@ -130,9 +145,12 @@ class Actor:
         return self.segment(rows, *before)
 
     def collect_episodes(self, count: int) -> Segment:
-        """Exactly `count` whole episodes, each lane's share fixed beforehand: taking whichever
-        end first would favour short ones. What a lane plays after its share is masked."""
-        left = shares(count, self.env.num_envs)
+        """Return a segment of exactly `count` whole episodes.
+
+        Each lane's number is fixed beforehand, since taking whichever end first would favour short
+        ones. What a lane plays after its last episode is masked.
+        """
+        left = episodes_per_lane(count, self.env.num_envs)
         self.begin(None)
         before = self.state, self.kept_reward
         rows = []
@@ -143,8 +161,8 @@ class Actor:
             left -= playing & self.resetting & row.mask
         return self.segment(rows, *before)
 
-    def step(self, counted: np.ndarray | None = None) -> Row:
-        """Act once in every lane; episodes that end in lanes `counted` are noted."""
+    def step(self, counted: np.ndarray | None = None) -> StepRow:
+        """Act once in every lane; episodes that end in lanes `counted` (None: all) are recorded."""
         if self.stopped:
             raise Stopped
         with self.turn:
@@ -157,7 +175,7 @@ class Actor:
             self.note_episodes(info, counted)
             self.notices += info.get("notices", ())
             mask = ~self.resetting
-            if "lost" in info:  # a server is away: nothing was done there, and nothing is learnt
+            if "lost" in info:  # a server is unreachable: no step was made there
                 mask &= ~info["lost"]
             raw_reward = info.get("raw_reward", reward)
             reward = (reward * mask).astype(np.float32)
@@ -169,10 +187,10 @@ class Actor:
             self.state = carry(decision.state, self.resetting)
             self.resetting = terminated | truncated
             self.env_steps += int(np.count_nonzero(mask))
-            return Row(kept, decision, reward, ~terminated, mask)
+            return StepRow(kept, decision, reward, ~terminated, mask)
 
     def kept(self, obs: Tree) -> Tree:
-        """What a row keeps of an observation [B, ...]."""
+        """Return the part of an observation [B, ...] that a row stores."""
         if self.collection.newest_frame:
             obs = tree_map(lambda x: x[:, -1], obs)
         if self.collection.raw:
@@ -182,7 +200,7 @@ class Actor:
         return obs
 
     def decide(self) -> tuple[Tree, Decision, np.ndarray]:
-        """What is observed, what to do, and that in the environment's form."""
+        """Return the observation, the decision, and the action as the environment takes it."""
         start = time.perf_counter()
         obs = self.observed()
         with torch.inference_mode():
@@ -198,19 +216,19 @@ class Actor:
         return obs, decision, action
 
     def observed(self) -> Tree:
-        """What stands before the lanes: observations, or the rows of the pool that they are."""
+        """Return a copy of the observations, or their indices in the pool."""
         if self.pooled is not None:
             return np.array(self.pooled.rows)
         # Copied: the environment may reuse its buffers.
         return tree_map(np.copy, self.obs)
 
     def on_device(self, observed: Tree) -> Tree:
-        """Observations on the actor's device; those of a pool are there already."""
+        """Return observations on the actor's device; a pool's are there already."""
         tensors = to_tensors(observed, self.device)
         return tensors if self.pool is None else tree_map(lambda x: x[tensors], self.pool)
 
     def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
-        """Remember return and length of the episodes that have just ended."""
+        """Record return and length of the episodes that have just ended."""
         if "episode" not in info:
             return
         ended = info["episode"]
@@ -218,8 +236,8 @@ class Actor:
         for lane in done.nonzero()[0]:
             self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
 
-    def segment(self, rows: list[Row], state: Tree, reward: torch.Tensor) -> Segment:
-        """Rows stacked into [T, B, ...] on the actor's device."""
+    def segment(self, rows: list[StepRow], state: Tree, reward: torch.Tensor) -> Segment:
+        """Return rows stacked into [T, B, ...] on the actor's device."""
 
         def stack(name: str) -> torch.Tensor:
             values = stacked([getattr(row, name) for row in rows])
@@ -242,21 +260,13 @@ class Actor:
 
     @property
     def times(self) -> Times:
-        """Where time went."""
+        """Times since the actor started."""
         return Times(self.env_s, self.inference_s, self.transfer_s)
 
-    def take_steps(self) -> int:
-        """Steps played since the last call, reset rows left out."""
-        steps, self.env_steps = self.env_steps, 0
-        return steps
-
-    def take_episodes(self) -> list[tuple[float, int]]:
-        """Return and length of the episodes that ended since the last call."""
+    def take_played(self) -> Played:
+        """Return what was played since the last call."""
+        env_steps, self.env_steps = self.env_steps, 0
         episodes, self.episodes = self.episodes, []
-        return episodes
-
-    def take_notices(self) -> list[str]:
-        """What the environments had to tell since the last call, such as that one is away, and what
-        the algorithm had."""
         notices, self.notices = self.notices, []
-        return notices + self.algorithm.take_notices()
+        notices += self.algorithm.take_notices()
+        return Played(env_steps, episodes, notices, self.times, self.explore)

@@ -1,4 +1,4 @@
-"""How good an agent is: exact numbers of episodes, and honest statistics of them."""
+"""Evaluation: exactly N episodes, and statistics of their returns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rookery.data.tree import Tree
-from rookery.learning.actor import shares
+from rookery.learning.actor import episodes_per_lane
 
 RESAMPLES = 2_000
 
 
 class Decides(Protocol):
-    """What can be evaluated."""
+    """A policy for batches of environments."""
 
     def begin(self, lanes: int) -> Tree: ...
 
@@ -27,13 +27,13 @@ class Decides(Protocol):
 
 @dataclass(frozen=True)
 class Scores:
-    """Returns of evaluated episodes and what they come to."""
+    """Returns and lengths of evaluated episodes."""
 
     returns: np.ndarray
     lengths: np.ndarray
 
     def summary(self) -> dict[str, Any]:
-        """Mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
+        """Return mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
         low, high = bootstrap_interval(self.returns)
         return {
             "episodes": len(self.returns),
@@ -49,13 +49,13 @@ class Scores:
 
 
 def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Scores:
-    """Play exactly `episodes` episodes on `env`, whose lanes each play a share fixed beforehand.
+    """Play exactly `episodes` episodes on `env`; each lane plays a number fixed beforehand.
 
     Taking whichever episodes end first would favour short ones. What a lane plays after its
     share is not counted.
     """
     lanes = env.num_envs
-    left = shares(episodes, lanes)
+    left = episodes_per_lane(episodes, lanes)
     played: list[tuple[float, int]] = []
     obs, _ = env.reset(seed=seed)
     state = policy.begin(lanes)
@@ -79,7 +79,7 @@ def evaluate(policy: Decides, env: VectorEnv, episodes: int, seed: int) -> Score
 
 
 def interquartile_mean(values: np.ndarray) -> float:
-    """The mean of the middle half, the values at its edges counted in part."""
+    """Return the mean of the middle half; values at its edges count in part."""
     ordered = np.sort(values)
     edges = np.arange(len(ordered) + 1) / len(ordered)
     share = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
@@ -87,7 +87,7 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 
 def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the interquartile mean."""
+    """Return the percentile bootstrap interval of the interquartile mean."""
     random = np.random.default_rng(0)
     draws = random.choice(values, (RESAMPLES, len(values)))
     means = np.array([interquartile_mean(draw) for draw in draws])

@@ -1,4 +1,4 @@
-"""The one place where gradients are computed and parameters change."""
+"""The learner: the only place where gradients are computed and parameters change."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
-from rookery.learning.optimizers import make_optimizer
+from rookery.learning.optimizers import learning_rate_at, make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
-from rookery.tracing.recorder import Recorded
+from rookery.tracing import traced
 
 METRIC_SLOTS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
-    """How updates are computed, over micro batches and over ranks."""
+    """Settings of the learner."""
 
     micro_batches: int = 1
     """Parts a batch is cut into, their gradients accumulated: less memory, the same update."""
@@ -35,15 +35,15 @@ class LearnerConfig:
     sync: Literal["allreduce", "broadcast"] = "allreduce"
     """Every rank steps on the reduced gradient, or rank 0 steps and broadcasts the weights."""
     transport: Literal["auto", "mpi", "gloo", "nccl"] = "auto"
-    """What carries the sums; auto: nccl on GPU, mpi where installed, gloo otherwise."""
+    """Transport of gradient sums; auto: nccl on GPU, mpi where installed, gloo otherwise."""
 
     prefetch: int = 2
     """Batches drawn ahead of the learner, on threads."""
     publish_updates: int = 20
     """Updates between hand-overs of the weights to the actors, on threads."""
     trace: bool = True
-    """Whether updates, acting and target values are traced on the CPU: taken down once and run
-    without Python. A breakpoint in a loss needs false."""
+    """True: updates, acting and target values are traced on the CPU: recorded once and repeated
+    without their Python code. Set to false for breakpoints in a loss."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batches", "prefetch", "publish_updates"):
@@ -52,11 +52,25 @@ class LearnerConfig:
 
 
 class Outcome(NamedTuple):
-    """What an update came to."""
+    """The result of an update."""
 
     stop: bool
-    """The algorithm asked to leave the rest of the memory's batches, and nothing was changed."""
+    """The algorithm asked to skip the rest of the memory's batches; nothing was changed."""
     priorities: Tensor | None
+
+
+class LearnerTimes(NamedTuple):
+    """Seconds a learner spent since it started."""
+
+    learn_s: float = 0.0
+    reduce_s: float = 0.0
+    """In sums over ranks."""
+    wait_s: float = 0.0
+    """Waiting for batches."""
+    cpu_s: float = 0.0
+
+    def plus(self, other: LearnerTimes) -> LearnerTimes:
+        return LearnerTimes(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Learner:
@@ -88,13 +102,13 @@ class Learner:
         self.counted = 0
         limited = algorithm.config.max_grad_norm > 0
         self.divisor = torch.ones((), device=device) if limited else None
-        """What the gradient is to be divided by, so that its norm is within its limit."""
+        """The gradient is divided by this, so that its norm is at most max_grad_norm."""
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
-        """Rows, or windows of a replay, that the run learned from, over all ranks."""
+        """Rows, or windows of a replay, learned from over all ranks."""
         self.input_bytes: int | None = None
         """Size of a batch; None before the first."""
-        self.accumulate: Callable[[Batch, Tensor], Tensor | None] = self.add_gradient
-        self.at_once: Callable[[Batch], Tensor | None] = self.whole_gradient
+        self.gradient: Callable[..., Tensor | None] = self.add_gradient
+        """`add_gradient`, traced where that is faster."""
         self.notices: list[str] = []
         """Lines for the run's log."""
         self.untraced = "the loss is compiled" if compile else algorithm.untraced
@@ -102,13 +116,10 @@ class Learner:
         if not config.trace:
             self.untraced = "learner.trace is false"
         if not self.untraced:
-            self.accumulate = Recorded(
-                self.add_gradient, self.modules, algorithm, self.note_tracing
-            )
-            self.at_once = Recorded(self.whole_gradient, self.modules, algorithm, self.note_tracing)
+            self.gradient = traced(self.add_gradient, self.modules, algorithm, self.note_tracing)
         whole = reducer.world == 1 and config.micro_batches == 1
         self.in_one_piece = whole and not algorithm.may_stop
-        """Whether nothing comes between an update's gradient and its step."""
+        """True if nothing comes between an update's gradient and its step."""
         self.share_weights()
         seed = torch.randint(2**62, (1,)).to(device)
         reducer.broadcast(seed)
@@ -116,18 +127,17 @@ class Learner:
         """Draws the same numbers on every rank."""
 
     def modules(self) -> list[nn.Module]:
-        """Those a loss depends on."""
+        """Return the modules that a loss depends on."""
         return [self.algorithm.network, *self.algorithm.saved().values()]
 
     def share_weights(self) -> None:
-        """Give every rank the network of rank 0 and the modules saved beside it, such as the
-        target network."""
+        """Send the network of rank 0 and the modules saved beside it to all ranks."""
         self.reducer.broadcast(self.flat.values)
         for parameter in self.saved_parameters():
             self.reducer.broadcast(parameter)
 
     def digest(self) -> str:
-        """A SHA-256 of the network and of the modules saved beside it: equal on all ranks."""
+        """Return a SHA-256 of the network and the modules saved beside it: equal on all ranks."""
         found = hashlib.sha256(self.flat.values.detach().cpu().numpy().tobytes())
         for parameter in self.saved_parameters():
             found.update(parameter.cpu().numpy().tobytes())
@@ -139,25 +149,32 @@ class Learner:
             yield from (parameter.data for parameter in module.parameters())
 
     def set_progress(self, done: float) -> None:
-        """Set the learning rate for the part of the run that is done, 0 to 1."""
-        config = self.algorithm.config
-        left = max(0.0, 1 - done) if config.anneal else 1.0
-        self.optimizer.learning_rate = config.learning_rate * left
+        """Set the learning rate for the share of the run that is done, 0 to 1."""
+        self.optimizer.learning_rate = learning_rate_at(self.algorithm.config, done)
 
     @property
     def learning_rate(self) -> float:
         return self.optimizer.learning_rate
 
+    @property
+    def weights(self) -> int:
+        """Number of the network's parameters."""
+        return self.flat.values.numel()
+
+    @property
+    def times(self) -> LearnerTimes:
+        return LearnerTimes(self.learn_s, self.reduce_s)
+
     def update(self, batch: Batch) -> Outcome:
-        """One step on a batch, the same on every rank."""
+        """Make one update on a batch, the same on every rank."""
         start, reduced = time.perf_counter(), self.reduce_s
         if self.input_bytes is None:
             self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves((batch.steps, batch.state)))
             if self.untraced:
-                self.notices.append(f"updates: computed plainly: {self.untraced}")
+                self.notices.append(f"updates: not traced: {self.untraced}")
         self.algorithm.before_update(self.generator)
         if self.in_one_piece:
-            outcome = Outcome(False, self.at_once(batch))
+            outcome = Outcome(False, self.gradient(batch))
             self.step_optimizer()
             self.learn_s += time.perf_counter() - start
             return outcome
@@ -165,7 +182,7 @@ class Learner:
         self.reduce(self.reducer.sum, statistics)
         self.flat.buffer.zero_()
         priorities = [
-            p for part in self.parts(batch) if (p := self.accumulate(part, statistics)) is not None
+            p for part in self.parts(batch) if (p := self.gradient(part, statistics)) is not None
         ]
         if self.config.sync == "allreduce":
             self.reduce(self.reducer.sum, self.flat.buffer)
@@ -178,14 +195,22 @@ class Learner:
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
         return Outcome(stop, torch.cat(priorities) if priorities else None)
 
-    def ahead(self, batch: Batch, updates: int) -> Batch:
-        """The batch for so many of the next updates, with what is the same in all of them computed
-        at once."""
-        together = updates > 1 and self.algorithm.settled(self.updates, updates)
-        return self.algorithm.ahead(batch) if together else batch
+    def precompute(self, batch: Batch, updates: int) -> Batch:
+        """Return the batch for the next `updates` updates with target values computed at once,
+        where they are the same in all of them."""
+        coming = range(self.updates, self.updates + updates)
+        return self.algorithm.precompute_targets(batch, coming) if updates > 1 else batch
 
-    def add_gradient(self, part: Batch, statistics: Tensor) -> Tensor | None:
-        """Add the part's gradient and metrics to the buffer."""
+    def add_gradient(self, part: Batch, statistics: Tensor | None = None) -> Tensor | None:
+        """Add gradient and metrics of a micro batch to the buffer; return new priorities.
+
+        Without `statistics` the part is a whole batch of a single rank: the buffer is emptied
+        before, and the gradient measured after.
+        """
+        whole = statistics is None
+        if statistics is None:
+            statistics = self.algorithm.statistics(part)
+            self.flat.buffer.zero_()
         if self.precision == "bf16":
             with torch.autocast(self.device.type, torch.bfloat16):
                 loss = self.loss(part, statistics)
@@ -196,18 +221,12 @@ class Learner:
         # Detached: a metric with a history would tie the buffer into every later graph.
         values = torch.stack([loss.total, *loss.metrics.values()]).detach()
         self.flat.spare[: len(values)].add_(values)
+        if whole:
+            self.measure(statistics)
         return loss.priorities
 
-    def whole_gradient(self, batch: Batch) -> Tensor | None:
-        """The gradient of a batch that is neither cut nor shared out."""
-        statistics = self.algorithm.statistics(batch)
-        self.flat.buffer.zero_()
-        priorities = self.add_gradient(batch, statistics)
-        self.measure(statistics)
-        return priorities
-
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """The batch cut into micro batches along its lanes."""
+        """Yield the batch as micro batches, split along its lanes."""
         if self.config.micro_batches == 1:
             yield batch
             return
@@ -222,7 +241,7 @@ class Learner:
             )
 
     def step(self, statistics: Tensor) -> None:
-        """Step along the clipped gradient, or take the step of rank 0."""
+        """Step along the clipped gradient; with sync=broadcast only rank 0, which sends weights."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
         if self.config.sync == "allreduce":
@@ -237,20 +256,19 @@ class Learner:
         self.count_update()
 
     def step_optimizer(self) -> None:
-        """A step along the clipped gradient."""
+        """Step along the clipped gradient."""
         self.optimizer.step(self.divisor)
         self.count_update()
 
     def count_update(self) -> None:
-        """Note that there was an update."""
+        """Count an update, and let the algorithm update its target network."""
         self.counted += 1
         self.updates += 1
         self.algorithm.after_update(self.updates)
 
     @torch.no_grad()
     def measure(self, statistics: Tensor) -> None:
-        """Note the gradient's norm, how far it exceeds its limit, the metrics and how many samples
-        there were."""
+        """Add up gradient norm, metrics and samples; set the divisor that clips the gradient."""
         norm = torch.dot(self.flat.grad, self.flat.grad).sqrt()
         if self.divisor is not None:
             limit = self.algorithm.config.max_grad_norm
@@ -260,15 +278,14 @@ class Learner:
         self.samples.add_(statistics[0])
 
     def reduce(self, call: Callable[[Tensor], None], tensor: Tensor) -> None:
-        """A reducer's call, timed."""
+        """Call a method of the reducer and time it."""
         start = time.perf_counter()
         call(tensor)
         self.reduce_s += time.perf_counter() - start
 
-    def note_tracing(self, recorded: Recorded) -> None:
-        """Note how updates are computed."""
-        warning = "warning: " if recorded.lost else ""
-        self.notices.append(f"{warning}updates: {recorded.status}")
+    def note_tracing(self, status: str, is_warning: bool) -> None:
+        """Log how updates are computed."""
+        self.notices.append(f"{'warning: ' if is_warning else ''}updates: {status}")
 
     def take_notices(self) -> list[str]:
         """Return the lines for the run's log since the last call."""
@@ -288,7 +305,7 @@ class Learner:
             )
 
     def take_metrics(self) -> dict[str, float]:
-        """Means over the updates since the last call."""
+        """Return means of the metrics over the updates since the last call."""
         self.check_finite()
         if not self.counted:
             return {}
@@ -298,31 +315,31 @@ class Learner:
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
 
     def counts(self) -> dict[str, int]:
-        """What `load_counts` needs to go on."""
+        """Return what `load_counts` needs to continue."""
         return {"updates": self.updates, "samples": int(self.samples)}
 
     def load_counts(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `counts` returned; samples from 0 where a checkpoint has none."""
+        """Continue from what `counts` returned; samples from 0 where a checkpoint has none."""
         self.updates = int(saved["updates"])
         self.samples.fill_(int(saved.get("samples", 0)))
 
     def load_optimizer(self, saved: dict[str, Tensor]) -> None:
-        """Go on from the optimizer state of a checkpoint; another optimizer's is refused."""
+        """Load the optimizer state of a checkpoint; that of another optimizer is refused."""
         require(
             set(saved) == set(self.optimizer.state),
-            "algo.optimizer: the checkpoint was made with another; leave it as it was",
+            "algo.optimizer: the checkpoint was made with another optimizer; use the same",
         )
         for name, value in self.optimizer.state.items():
             value.copy_(saved[name])
 
 
 def total(values: Tensor) -> float:
-    """The sum of a few numbers; on the CPU by NumPy, which is sooner done with them."""
+    """Return the sum of a few numbers; on the CPU by NumPy, which is faster for few."""
     return float(values.numpy().sum() if values.device.type == "cpu" else values.sum())
 
 
 class LazyMetrics(dict[str, float]):
-    """Metrics read from their tensor only when an algorithm asks: reading waits for the GPU."""
+    """Metrics that are read from their tensor on access: reading waits for the GPU."""
 
     def __init__(self, names: list[str], values: Tensor):
         super().__init__()

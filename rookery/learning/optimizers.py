@@ -17,12 +17,17 @@ ADAM_BETAS = (0.9, 0.999)
 RMSPROP_DECAY = 0.95
 
 
+def learning_rate_at(config: OptimizerConfig, done: float) -> float:
+    """Return the learning rate after the share `done` of the run, 0 to 1."""
+    return config.learning_rate * (max(0.0, 1 - done) if config.anneal else 1.0)
+
+
 class Optimizer(Protocol):
     """Steps `values` along `values.grad`, divided by `divisor` where there is one."""
 
     learning_rate: float
     state: dict[str, Tensor]
-    """All that is remembered between steps."""
+    """State between steps, by name."""
 
     def step(self, divisor: Tensor | None = None) -> None: ...
 
@@ -105,13 +110,13 @@ class Sgd:
 
 
 def divided(grad: Tensor | None, divisor: Tensor | None) -> Tensor:
-    """The gradient over the divisor, in place."""
+    """Divide the gradient by the divisor in place, and return it."""
     assert grad is not None
     return grad if divisor is None else grad.div_(divisor)
 
 
 def make_optimizer(values: Tensor, config: OptimizerConfig) -> Optimizer:
-    """The optimizer that a config names."""
+    """Return the optimizer of a config."""
     if config.optimizer == "adam":
         return Adam(values, config.learning_rate, config.epsilon)
     if config.optimizer == "rmsprop":

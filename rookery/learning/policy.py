@@ -11,11 +11,11 @@ import torch
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.action_masks import legality
+from rookery.networks.action_masks import legal_actions_of
 from rookery.networks.recurrent import carry
 
 LONG_AFTER = 10**12
-"""A policy that explores does so as at the end of training."""
+"""Environment steps for exploration as at the end of training."""
 
 
 class Policy:
@@ -49,18 +49,18 @@ class Policy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the episode so far."""
+        """Clear the recurrent state before an episode."""
         self.state: Tree = self.algorithm.initial_state(1)
 
     def __call__(self, obs: Any, reward: float = 0.0) -> Any:
-        """The action for one observation, and the reward that came with it."""
+        """Return the action for one observation and the reward that came with it."""
         rows = self.preprocess(tree_map(lambda x: np.asarray(x)[None], obs))
         action, self.state = self.decide(rows, np.array([reward]), self.state)
         return action[0]
 
     @torch.inference_mode()
     def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
-        """Actions for observations [B, ...] that were preprocessed, and the state after them."""
+        """Return actions for preprocessed observations [B, ...], and the state after them."""
         lanes = Lanes(0, len(reward), len(reward))
         decision = self.algorithm.act(
             to_tensors(obs, self.device),
@@ -75,29 +75,29 @@ class Policy:
             return action, decision.state
         for lane in drawn:
             action[lane] = self.drawn(obs, int(lane))
-        return action, self.algorithm.played(
+        return action, self.algorithm.replace_action(
             decision.state, torch.as_tensor(action, device=self.device)
         )
 
     def begin(self, lanes: int) -> Tree:
-        """The state of `lanes` episodes that start."""
+        """Return the state at the start of `lanes` episodes."""
         return self.algorithm.initial_state(lanes)
 
     def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
-        """The state with the lanes of reset rows cleared."""
+        """Return the state with the lanes of reset rows cleared."""
         return carry(state, resetting)
 
 
 class EvenDraw:
-    """Actions drawn evenly from the action space, or from those that are legal."""
+    """Draws actions uniformly from the action space, or from the legal ones."""
 
     def __init__(self, spaces: Spaces, seed: int):
         self.space = spaces.action
         self.space.seed(seed)
-        self.legality = legality(spaces.obs, spaces.action)
+        self.legality = legal_actions_of(spaces.obs, spaces.action)
 
     def __call__(self, obs: Tree, lane: int) -> Any:
-        """An action for one of the lanes of observations [B, ...]."""
+        """Return an action for one lane of observations [B, ...]."""
         if self.legality is None:
             return self.space.sample()
         row = to_tensors(tree_map(lambda x: x[lane], obs), torch.device("cpu"))
@@ -105,19 +105,19 @@ class EvenDraw:
 
 
 class RandomPolicy:
-    """Actions drawn evenly."""
+    """Draws actions uniformly."""
 
     def __init__(self, spaces: Spaces, seed: int = 0):
         self.drawn = EvenDraw(spaces, seed)
 
     def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
-        """A draw for each lane."""
+        """Return a random action for each lane."""
         return np.stack([np.asarray(self.drawn(obs, lane)) for lane in range(state)]), state
 
     def begin(self, lanes: int) -> Tree:
-        """The number of lanes is all there is to know."""
+        """Return the number of lanes as the state."""
         return lanes
 
     def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
-        """Nothing to clear."""
+        """Return the state unchanged."""
         return state

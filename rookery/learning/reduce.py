@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Reducer(Protocol):
-    """What ranks tell each other. Every call is made by all ranks, in the same order."""
+    """Communication between ranks; all ranks make the same calls in the same order."""
 
     name: str
     rank: int
@@ -25,11 +25,11 @@ class Reducer(Protocol):
         ...
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Replace `tensor` by rank 0's."""
+        """Replace `tensor` by that of rank 0."""
         ...
 
     def gather(self, item: Any) -> list[Any]:
-        """Every rank's item, by rank, on every rank."""
+        """Return the items of all ranks, by rank, on every rank."""
         ...
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class Reducer(Protocol):
 
 
 class Alone:
-    """One process: nothing to do."""
+    """A single process: sums are no-ops."""
 
     name = "one process"
     rank = 0
@@ -122,5 +122,5 @@ class Torch:
 
 
 def mpi_installed() -> bool:
-    """Whether mpi4py and an MPI library are there."""
+    """True if mpi4py and an MPI library are installed."""
     return importlib.util.find_spec("mpi4py") is not None

@@ -1,1 +1,1 @@
-"""What is kept of experience, and how batches are drawn from it."""
+"""Storage of experience (rollout and replay), and sampling of batches from it."""

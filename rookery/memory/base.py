@@ -1,4 +1,4 @@
-"""What a memory is to the rest of the system."""
+"""The interface of a memory."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from torch import Tensor
 
 from rookery.data.steps import Batch, Segment
 
-Ahead = Callable[[Batch, int], Batch]
-"""A batch for so many updates, with what can be known of it before them."""
+PrecomputeTargets = Callable[[Batch, int], Batch]
+"""Function from a batch and the number of updates it is for to the batch with target values."""
 
 
-def as_drawn(batch: Batch, updates: int) -> Batch:
-    """Nothing is known ahead."""
+def no_precomputation(batch: Batch, updates: int) -> Batch:
+    """Return the batch unchanged."""
     return batch
 
 
-class Ledger(Protocol):
-    """What a memory tells of itself."""
+class MemoryReport(Protocol):
+    """The part of a memory that reporters use."""
 
     def take_report(self, seconds: float) -> dict[str, float]:
-        """What is worth reporting of the `seconds` since the last call."""
+        """Return statistics of the `seconds` since the last call."""
         ...
 
     def describe(self) -> str | None:
-        """A line about the memory it will take, if that is worth one."""
+        """Return a line about the memory that storage will take, or None if it is little."""
         ...
 
 
-class Memory(Ledger, Protocol):
-    """Where experience goes, and batches come from."""
+class Memory(MemoryReport, Protocol):
+    """Stores experience and yields batches to learn from."""
 
     generator: torch.Generator
 
     def set_progress(self, done: float) -> None:
-        """Note the part of the run that is done, 0 to 1, for what changes with it."""
+        """Set the finished part of the run, 0 to 1, for schedules such as that of beta."""
         ...
 
     def add(self, segment: Segment, writer: int = 0) -> None:
-        """Take a segment of the actor `writer`."""
+        """Store a segment of the actor `writer`."""
         ...
 
-    def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
-        """The batches that are due, on the learner's device, what is known ahead with them."""
+    def batches(self, precompute: PrecomputeTargets = no_precomputation) -> Iterator[Batch]:
+        """Yield the batches that are due, on the learner's device, after `precompute`."""
         ...
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
-        """Take the new priorities of a batch's windows."""
+        """Set new priorities of the windows in a batch."""
         ...

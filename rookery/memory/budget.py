@@ -1,4 +1,4 @@
-"""How much memory a replay may take."""
+"""The memory budget of a replay: capacities in rows or bytes, and the machine's memory."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def rows_within(capacity: int | str, row_bytes: float) -> int:
-    """How many rows a capacity in rows, or in bytes such as "8GB", stands for."""
+    """Return the number of rows of a capacity given in rows or in bytes such as "8GB"."""
     if isinstance(capacity, int):
         return capacity
     return int(capacity_bytes(capacity) / row_bytes)
 
 
 def share_of_capacity(capacity: int | str, parts: int) -> int | str:
-    """One of so many equal parts of a capacity."""
+    """Return the capacity divided by `parts`."""
     if isinstance(capacity, int):
         return capacity // parts
     return f"{capacity_bytes(capacity) / parts / 1e3:.3f}KB"
 
 
 def check_capacity(capacity: int | str) -> None:
-    """Raise unless a capacity is a positive number of rows or of bytes."""
+    """Raise unless `capacity` is a positive number of rows or of bytes."""
     size = capacity if isinstance(capacity, int) else capacity_bytes(capacity)
     require(size >= 1, f"algo.capacity must be at least 1 row, got {capacity}")
 
 
 def capacity_bytes(text: str) -> float:
-    """ "8GB" or "500 MB" as a number of bytes."""
+    """Return the number of bytes in a text such as "8GB" or "500 MB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]B)\s*", text, re.IGNORECASE)
     if match is None:
         raise BadInput(f'algo.capacity: expected rows or bytes such as 8GB, got "{text}"')
@@ -41,7 +41,7 @@ def capacity_bytes(text: str) -> float:
 
 
 def machine_bytes() -> int:
-    """The memory of this machine, or of the part of it that this process may use."""
+    """Return the machine's memory in bytes, or the cgroup limit of this process if lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = CGROUP.read_text().strip()
@@ -50,17 +50,17 @@ def machine_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def check_fits(needed: float, rows: int, ranks: int = 1) -> None:
-    """Raise unless the machine has the memory that so many rows need on each of its ranks."""
-    there = machine_bytes()
+def check_replay_fits(needed: float, rows: int, ranks: int = 1) -> None:
+    """Raise unless `needed` bytes for `rows` rows on each of the machine's ranks fit in memory."""
+    available = machine_bytes()
     each = f" on each of {ranks} ranks" if ranks > 1 else ""
     require(
-        needed * ranks <= there,
+        needed * ranks <= available,
         f"algo.capacity: {rows:,} rows take {gigabytes(needed)}{each} and the machine has"
-        f" {gigabytes(there)}; lower it, or give it in bytes such as 8GB",
+        f" {gigabytes(available)}; lower it, or give it in bytes such as 8GB",
     )
 
 
 def gigabytes(count: float) -> str:
-    """Bytes as "7.1 GB"."""
+    """Return bytes as text such as "7.1 GB"."""
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""Which of the stored windows are drawn."""
+"""Distributions over the stored windows: uniform and prioritized."""
 
 from __future__ import annotations
 
@@ -11,94 +11,95 @@ from rookery.errors import Diverged
 from rookery.memory.sum_tree import Floats, Indices, SumTree
 
 SMALLEST_PRIORITY = 1e-6
-"""A window of priority 0 would never be drawn again, and so never get another."""
+"""Lower limit of priorities: a window of priority 0 would never be drawn and updated again."""
 
 
 def annealed(start: float, end: float | None, done: float) -> float:
-    """What rises or falls linearly from start to end over a run, once the part `done` of it is
-    over; without an end it stays."""
+    """Return start + done (end - start) for the finished part `done` of a run; without an end,
+    start."""
     return start if end is None else start + min(done, 1.0) * (end - start)
 
 
 class Draw(NamedTuple):
-    """Windows drawn, [B]."""
+    """Sampled windows, [B]."""
 
     places: Indices
+    """Index of each window in the distribution."""
     weight: Floats
-    """(N P)^-beta, not yet divided by the largest."""
+    """Importance weights (N P)^-beta, not yet divided by the largest."""
 
 
 class Distribution(Protocol):
-    """Knows which windows there are, and how likely each is."""
+    """The set of windows that can be drawn, and their probabilities."""
 
     constant: bool
-    """Whether priorities change nothing."""
+    """True if priorities have no effect."""
     count: int
-    """How many windows there are."""
+    """Number of windows that can be drawn."""
 
     def set_progress(self, done: float) -> None:
-        """Note the part of the run that is done, 0 to 1."""
+        """Set the finished part of the run, 0 to 1."""
         ...
 
     @property
     def total(self) -> float:
-        """What the probability of each is a share of."""
+        """Sum of the unnormalised probabilities of all windows."""
         ...
 
     def put(self, index: Indices, priority: Floats | None) -> None:
-        """Windows that can be drawn now; without a priority they get the largest so far."""
+        """Add windows; without a priority they get the largest one so far."""
         ...
 
     def drop(self, index: Indices) -> None:
-        """Windows that can no longer be drawn."""
+        """Remove windows."""
         ...
 
     def reweigh(self, index: Indices, priority: Floats) -> None:
-        """New priorities of windows that can be drawn."""
+        """Set new priorities of windows."""
         ...
 
     def draw(self, count: int, generator: torch.Generator) -> Draw:
-        """So many windows, with replacement."""
+        """Draw `count` windows with replacement."""
         ...
 
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Return the size in memory."""
         ...
 
 
 class Uniform:
-    """Every window alike."""
+    """All windows with equal probability."""
 
     constant = True
 
     def __init__(self, lanes: int, starts: int):
         self.lanes, self.starts = lanes, starts
-        self.there = np.zeros(lanes * starts, bool)
+        self.present = np.zeros(lanes * starts, bool)
         self.reached = 0
-        """No lane has a window at this place of its own or a later one."""
+        """Upper bound of the places in use: no lane has a window at this place or a later one."""
         self.count = 0
 
     def set_progress(self, done: float) -> None:
-        """Nothing changes over the run."""
+        """Do nothing: the distribution has no schedule."""
 
     @property
     def total(self) -> float:
         return self.count
 
     def put(self, index: Indices, priority: Floats | None) -> None:
-        self.count += len(index) - int(np.count_nonzero(self.there[index]))
-        self.there[index] = True
+        self.count += len(index) - int(np.count_nonzero(self.present[index]))
+        self.present[index] = True
         self.reached = max(self.reached, int((index % self.starts).max(initial=-1)) + 1)
 
     def drop(self, index: Indices) -> None:
-        self.count -= int(np.count_nonzero(self.there[index]))
-        self.there[index] = False
+        self.count -= int(np.count_nonzero(self.present[index]))
+        self.present[index] = False
 
     def reweigh(self, index: Indices, priority: Floats) -> None:
-        """Nothing: all are alike."""
+        """Do nothing: priorities have no effect."""
 
     def draw(self, count: int, generator: torch.Generator) -> Draw:
-        """Places are drawn evenly, and again where there is no window."""
+        """Rejection sampling: draw places uniformly, and again where there is no window."""
         reached = self.lanes * self.reached
         share = max(self.count / reached, 1e-3)
         index = np.empty(0, np.int64)
@@ -106,21 +107,24 @@ class Uniform:
             tries = int((count - len(index)) / share * 1.1) + 8
             at = torch.randint(reached, (tries,), generator=generator).numpy()
             at = at if self.reached == self.starts else self.spread(at)
-            index = np.concatenate([index, at[self.there[at]]])
+            index = np.concatenate([index, at[self.present[at]]])
         return Draw(index[:count], np.ones(count))
 
     def nbytes(self) -> int:
-        return self.there.nbytes
+        return self.present.nbytes
 
     def spread(self, at: Indices) -> Indices:
-        """The places, counted over the lanes' reached parts only, among all places."""
+        """Return the index of places that are counted over the used part of each lane only."""
         lane, place = np.divmod(at, self.reached)
         return lane * self.starts + place
 
 
 class Prioritized:
-    """In proportion to priority^alpha, with importance weights (N P)^-beta (Schaul et al. 2016);
-    beta rises linearly to `beta_end` over the run, if that is given."""
+    """Windows in proportion to priority^alpha, with importance weights (N P)^-beta.
+
+    Schaul et al. 2016, eq. 1 and section 3.4. With `beta_end`, beta changes linearly to it over
+    the run.
+    """
 
     constant = False
 
@@ -152,14 +156,14 @@ class Prioritized:
         self.tree.set(index, self.weights_of(priority))
 
     def weights_of(self, priority: Floats) -> Floats:
-        """Weights in the tree, all of them positive."""
+        """Return priority^alpha for the tree, always positive."""
         if not np.isfinite(priority).all():
             raise Diverged("training diverged: a priority is not finite; lower algo.learning_rate")
         self.largest = max(self.largest, float(priority.max(initial=0.0)))
         return np.maximum(priority, SMALLEST_PRIORITY) ** self.alpha
 
     def draw(self, count: int, generator: torch.Generator) -> Draw:
-        """One from each of `count` equal parts of the total, which spreads them evenly."""
+        """Stratified sampling: draw one window from each of `count` equal parts of the total."""
         jitter = torch.rand(count, dtype=torch.float64, generator=generator).numpy()
         index = self.tree.draw((np.arange(count) + jitter) / count)
         probability = self.tree.weights[index] / self.tree.total

@@ -1,4 +1,4 @@
-"""How often stored steps are learned from: neither side may run away from the other."""
+"""The rate limiter between actors that insert rows and the learner that samples them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 
 
 class Limiter:
-    """Holds the number of samples per inserted row, counted from the end of the warm-up.
+    """Keeps the number of samples per inserted row constant, from the end of the warm-up on.
 
     The reader never draws more than is due, and writers wait while more than `tolerance` samples
-    are due. Without a ratio nobody waits, but for the reader during the warm-up. Counts are of
-    rows, reset rows included, so that all ranks of a run owe the same number of batches.
+    are due. Without a ratio only the reader waits, during the warm-up. Reset rows count, so that
+    all ranks of a run have the same number of batches due.
     """
 
     def __init__(self, samples_per_insert: float | None, warm_up: int, tolerance: float):
@@ -24,7 +24,7 @@ class Limiter:
         self.changed = threading.Condition()
 
     def note_inserted(self, rows: int) -> None:
-        """Count rows that have been stored."""
+        """Count stored rows."""
         with self.changed:
             self.inserted += rows
             if self.started_at is None and self.inserted >= self.warm_up:
@@ -32,45 +32,45 @@ class Limiter:
             self.changed.notify_all()
 
     def note_sampled(self, samples: int) -> None:
-        """Count samples that have been drawn."""
+        """Count drawn samples."""
         with self.changed:
             self.sampled += samples
             self.changed.notify_all()
 
     @property
     def due(self) -> float:
-        """How many samples the reader is behind the ratio."""
+        """Samples that the reader may draw under the ratio; negative if it is ahead."""
         if self.started_at is None or self.samples_per_insert is None:
             return 0.0
         return (self.inserted - self.started_at) * self.samples_per_insert - self.sampled
 
     @property
     def credit(self) -> int:
-        """How many samples may be drawn; without a ratio, as many as anybody could."""
+        """Number of samples that may be drawn; without a ratio, `sys.maxsize`."""
         if self.started_at is None:
             return 0
         return sys.maxsize if self.samples_per_insert is None else max(0, int(self.due))
 
     def may_insert(self) -> bool:
-        """Whether a writer need not wait."""
+        """True if a writer need not wait."""
         return self.started_at is None or self.due <= self.tolerance
 
     def may_sample(self, samples: int) -> bool:
-        """Whether so many samples may be drawn."""
+        """True if `samples` samples may be drawn."""
         return self.batches_due(samples) > 0
 
     def batches_due(self, samples: int) -> int:
-        """How many batches of so many samples may be drawn; without a ratio, one."""
+        """Return how many batches of `samples` samples may be drawn; without a ratio, 1."""
         if self.started_at is None:
             return 0
         return 1 if self.samples_per_insert is None else max(0, int(self.due // samples))
 
     def wait_to_insert(self, timeout: float) -> bool:
-        """Wait until a writer may go on; whether it may."""
+        """Wait until a writer may insert; return False on a timeout."""
         with self.changed:
             return self.changed.wait_for(self.may_insert, timeout)
 
     def wait_to_sample(self, samples: int, timeout: float) -> bool:
-        """Wait until so many samples may be drawn; whether they may."""
+        """Wait until `samples` samples may be drawn; return False on a timeout."""
         with self.changed:
             return self.changed.wait_for(lambda: self.may_sample(samples), timeout)

@@ -1,4 +1,4 @@
-"""Off-policy memory: windows of stored rows, drawn again and again."""
+"""Replay memory for off-policy algorithms: batches of windows of stored rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
 from rookery.data.tree import Tree, tree_map, tree_split
-from rookery.memory.base import Ahead, as_drawn
+from rookery.memory.base import PrecomputeTargets, no_precomputation
 from rookery.memory.budget import gigabytes, machine_bytes
 from rookery.memory.distributions import Distribution
 from rookery.memory.limiter import Limiter
@@ -23,7 +23,7 @@ from rookery.memory.sum_tree import Floats, Indices
 
 
 class Columns(NamedTuple):
-    """The small parts of neighbouring rows, each [T, B]."""
+    """The scalar columns of consecutive rows, each [T, B]."""
 
     reward: Floats
     discount: Floats
@@ -32,29 +32,29 @@ class Columns(NamedTuple):
 
 
 FirstPriorities = Callable[[Columns, Indices], Floats]
-"""Priorities of the windows that start at the rows named, [windows, B]."""
+"""Function from columns and the first rows of windows in them to priorities [windows, B]."""
 
 
 class Windows(Protocol):
-    """What a sample is made of."""
+    """The kind of windows in a replay: their length and how a batch is built from stored rows."""
 
     length: int
     """Rows in a window."""
     settings: str
-    """Those that say so."""
+    """Names of the settings that determine `length`, for messages."""
     stride: int
     """Rows between the starts of windows."""
     samples: int
-    """How many samples a window counts for."""
+    """Number of samples that a window counts as for the rate limiter."""
 
     def assemble(self, ring: Ring, lane: Indices, row: Indices) -> tuple[Steps, Tree]:
-        """The windows that start at the rows [B], and the recurrent state before them."""
+        """Return the windows that start at the rows [B] and the recurrent state before them."""
         ...
 
 
 class Transitions:
-    """n steps as one: row 0 holds observation, action, the sum of rewards and what the value
-    after it counts; row 1 of the observations is where that value is taken."""
+    """n-step transitions: row 0 holds observation, action, n-step reward and the discount of the
+    bootstrap value; row 1 of the observations is the one that value is computed from."""
 
     stride = 1
     samples = 1
@@ -82,10 +82,11 @@ class Transitions:
 
 
 class Sequences:
-    """Whole stretches of rows with the recurrent state stored before the first, and that stored
-    before row `later`, a multiple of the stride, as `extra["later_state"]`.
+    """Sequences of rows with the stored recurrent state before the first row, and the one before
+    row `later`, a multiple of the stride, as `extra["later_state"]`.
 
-    Where rows are normalised, the last part of a stored state is the reward before its row."""
+    Where rows are normalised, the last part of a stored state is the reward before its row.
+    """
 
     settings = "algo.burn_in, algo.unroll and algo.n_step"
 
@@ -110,7 +111,7 @@ class Sequences:
         return steps, self.state(ring, lane, row)
 
     def state(self, ring: Ring, lane: Indices, row: Indices) -> Tree:
-        """The stored state before rows, the reward in it on the scale of the other rewards."""
+        """Return the stored state before rows [B], with the reward in it scaled."""
         stored = ring.take_state(lane, row)
         if ring.layout.normalizer is None:
             return stored
@@ -119,11 +120,11 @@ class Sequences:
 
 
 MOST_TOGETHER = 16
-"""Batches drawn at once."""
+"""Most batches that are drawn together."""
 
 
-def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """The batches that were drawn as one."""
+def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
+    """Yield the `parts` batches of one that were drawn together."""
     if parts == 1:
         yield batch
         return
@@ -134,11 +135,11 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
 
 
 class Replay:
-    """Windows of the rows in a ring, drawn as often as the limiter says.
+    """Windows of the rows in a ring, drawn at the rate that the limiter allows.
 
-    Several writers, each with lanes of its own, and one reader. Rows are copied outside of the
-    lock: a writer first takes the windows it will overwrite out of the distribution, and the
-    reader draws those again whose rows a writer has begun to overwrite meanwhile.
+    Several writers, each with its own lanes, and one reader. Rows are copied outside of the lock.
+    Invariant: a writer removes the windows that it will overwrite from the distribution before it
+    writes, and the reader draws a window again if a writer began to overwrite it meanwhile.
     """
 
     def __init__(
@@ -161,35 +162,35 @@ class Replay:
         self.device = device
         self.first_priorities = first_priorities
         self.generator = torch.Generator().manual_seed(seed)
-        self.lanes_each = ring.lanes // writers
+        self.lanes_per_writer = ring.lanes // writers
         self.lock = threading.Lock()
         self.head = np.zeros(writers, np.int64)
-        """Rows that each writer has written to its lanes."""
+        """Number of rows that each writer has written to its lanes."""
         self.oldest = np.zeros(writers, np.int64)
-        """Windows of a writer's lanes that start before this row are gone."""
+        """Windows of a writer's lanes that start before this row are overwritten."""
         self.origin = np.zeros(writers, np.int64)
-        """Where a writer began anew: no window reaches across."""
+        """Row at which a writer was restarted: no window reaches across."""
         self.row_at = np.full(ring.lanes * ring.starts, -1)
         """The first row of the window in each place of the distribution."""
         self.age_sum = 0.0
         self.drawn = 0
         self.trained = 0
-        self.told = (0, 0, 0)
+        self.last_totals = (0, 0, 0)
 
     def set_progress(self, done: float) -> None:
-        """Note the part of the run that is done: importance weights may change with it."""
+        """Set the finished part of the run, 0 to 1, on which beta may depend."""
         self.distribution.set_progress(done)
 
     # ---------------------------------------------------------------- writing
 
     def add(self, segment: Segment, writer: int = 0) -> None:
-        """Store the rows of a segment, and let windows that they complete be drawn."""
+        """Store the rows of a segment and add the windows that they complete."""
         steps, state = segment.steps, segment.state
         if steps.mask.device.type != "cpu":
             steps, state = tree_map(lambda x: x.cpu(), (steps, state))
         count = len(steps.mask)
         head = int(self.head[writer])
-        lanes = slice(writer * self.lanes_each, (writer + 1) * self.lanes_each)
+        lanes = slice(writer * self.lanes_per_writer, (writer + 1) * self.lanes_per_writer)
         with self.lock:
             self.retire(writer, head + count)
         self.ring.write(lanes, head, steps, state)
@@ -198,49 +199,49 @@ class Replay:
             self.head[writer] = head + count
             if len(rows):
                 self.admit(self.lanes_of(writer), rows)
-        self.limiter.note_inserted(count * self.lanes_each)
+        self.limiter.note_inserted(count * self.lanes_per_writer)
 
     def retire(self, writer: int, head: int) -> None:
-        """Take out the windows that rows up to `head` will overwrite, stacked frames included."""
-        gone = head - self.ring.rows + self.ring.layout.frames - 1
+        """Remove the windows that rows up to `head` will overwrite, stacked frames included."""
+        oldest = head - self.ring.rows + self.ring.layout.frames - 1
         before = int(self.oldest[writer])
-        if gone > before:
-            self.oldest[writer] = gone
-            rows = self.aligned(before, gone)
+        if oldest > before:
+            self.oldest[writer] = oldest
+            rows = self.aligned(before, oldest)
             if len(rows):
                 index = self.place_of(self.lanes_of(writer)[:, None], rows).reshape(-1)
                 self.distribution.drop(index)
                 self.row_at[index] = -1
 
     def completed(self, writer: int, head: int, new_head: int) -> Indices:
-        """First rows of the windows that the rows from `head` on complete."""
+        """Return the first rows of the windows that are completed by rows [head, new_head)."""
         first = max(int(self.origin[writer]), head - self.windows.length + 1)
         return self.aligned(first, new_head - self.windows.length + 1)
 
     def aligned(self, first: int, last: int) -> Indices:
-        """Rows in [first, last) where windows start."""
+        """Return the rows in [first, last) where windows start: multiples of the stride."""
         stride = self.windows.stride
         return np.arange(-(-first // stride) * stride, last, stride)
 
     def lanes_of(self, writer: int) -> Indices:
-        """The lanes that a writer writes to."""
-        return np.arange(writer * self.lanes_each, (writer + 1) * self.lanes_each)
+        """Return the lanes of a writer."""
+        return np.arange(writer * self.lanes_per_writer, (writer + 1) * self.lanes_per_writer)
 
     def admit(self, lane: Indices, rows: Indices) -> None:
-        """Put the windows at `rows` of the lanes into the distribution, those of rows that the
-        environment ignored left out."""
+        """Add the windows at `rows` of the lanes to the distribution; with stride 1, windows that
+        start at a reset row are left out."""
         priority = self.priorities(lane, rows)
         index = self.place_of(lane[:, None], rows)
         self.row_at[index] = rows
         if self.windows.stride == 1:
-            # Every row begins a window then, and stands where its window does.
+            # With stride 1 every row starts a window, at the same index in ring and distribution.
             played = self.ring.mask[index] > 0
             self.row_at[index[~played]] = -1
             index, priority = index[played], None if priority is None else priority[played]
         self.distribution.put(index.reshape(-1), None if priority is None else priority.reshape(-1))
 
     def priorities(self, lane: Indices, rows: Indices) -> Floats | None:
-        """First priorities [B, windows], from what was recorded while acting."""
+        """Return initial priorities [B, windows] from the values recorded while acting."""
         if self.first_priorities is None:
             return None
         span = np.arange(rows[0], rows[-1] + self.windows.length)
@@ -254,44 +255,44 @@ class Replay:
         return self.first_priorities(columns, rows - rows[0]).T
 
     def cut(self, writer: int) -> None:
-        """The writer's next rows do not follow its last: an actor started anew."""
+        """Separate the writer's next rows from its last ones, after a restart of its actor."""
         with self.lock:
             stride = self.windows.stride
             head = -(-int(self.head[writer]) // stride) * stride
             self.retire(writer, head)
             if head:
-                last = np.full(self.lanes_each, head - 1)
+                last = np.full(self.lanes_per_writer, head - 1)
                 self.ring.mask[self.ring.places(self.lanes_of(writer), last)] = 0
             self.origin[writer] = self.head[writer] = head
 
     # ---------------------------------------------------------------- reading
 
-    def batches(self, ahead: Ahead = as_drawn) -> Iterator[Batch]:
-        """As many batches as are due; without a ratio, one.
+    def batches(self, precompute: PrecomputeTargets = no_precomputation) -> Iterator[Batch]:
+        """Yield as many batches as are due; without a ratio, one.
 
-        Where no update changes what is drawn next, they are drawn together, which costs less.
+        If updates do not change the distribution, several are drawn together, which is cheaper.
         """
         due = self.due()
         while due:
             together = min(due, MOST_TOGETHER) if self.distribution.constant else 1
-            yield from split(ahead(self.sample(together), together), together)
+            yield from split_batch(precompute(self.sample(together), together), together)
             due -= together
 
     def due(self) -> int:
-        """How many batches may be drawn."""
+        """Return how many batches may be drawn."""
         if not self.distribution.count:
             return 0
         return self.limiter.batches_due(self.batch_size * self.windows.samples)
 
     def wait_until_due(self, timeout: float) -> bool:
-        """Wait until a batch may be drawn; whether it may."""
+        """Wait until a batch may be drawn; return False on a timeout."""
         samples = self.batch_size * self.windows.samples
         if self.limiter.wait_to_sample(samples, timeout) and not self.distribution.count:
             time.sleep(timeout)
         return self.due() > 0
 
     def sample(self, batches: int = 1) -> Batch:
-        """One or more batches as one, on the learner's device."""
+        """Return one or more batches as one, on the learner's device."""
         size = self.batch_size * batches
         batch = self.take(size)
         self.limiter.note_sampled(size * self.windows.samples)
@@ -300,15 +301,17 @@ class Replay:
         return batch._replace(weight=weight.to(self.device))
 
     def take(self, size: int) -> Batch:
-        """So many windows on the learner's device, not counted as sampled, and their weights in
-        double precision, not yet divided by the largest."""
+        """Return `size` windows on the learner's device, without counting them as sampled, with
+        float64 weights that are not yet divided by the largest."""
         lane, row, weight = self.draw(size)
         steps, state = self.windows.assemble(self.ring, lane, row)
         while len(late := self.overwritten(lane, row)):
             lane[late], row[late], weight[late] = self.draw(len(late))
-            # Rare, so the whole batch is copied again: simpler, and just as right.
+            # Rare, so the whole batch is copied again.
             steps, state = self.windows.assemble(self.ring, lane, row)
-        self.age_sum += float((self.head[lane // self.lanes_each] - row).sum()) * self.ring.lanes
+        self.age_sum += (
+            float((self.head[lane // self.lanes_per_writer] - row).sum()) * self.ring.lanes
+        )
         self.drawn += size
         if self.device.type != "cpu":
             steps, state = tree_map(lambda x: x.to(self.device), (steps, state))
@@ -316,18 +319,18 @@ class Replay:
         return Batch(steps, state, keys, torch.from_numpy(weight))
 
     def draw(self, count: int) -> tuple[Indices, Indices, Floats]:
-        """Lanes, first rows and weights of `count` windows."""
+        """Return lanes, first rows and weights of `count` random windows."""
         with self.lock:
             index, weight = self.distribution.draw(count, self.generator)
             return index // self.ring.starts, self.row_at[index], weight
 
     def overwritten(self, lane: Indices, row: Indices) -> Indices:
-        """Which of the windows a writer has begun to overwrite."""
+        """Return the positions of the windows that a writer has begun to overwrite."""
         with self.lock:
-            return (row < self.oldest[lane // self.lanes_each]).nonzero()[0]
+            return (row < self.oldest[lane // self.lanes_per_writer]).nonzero()[0]
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
-        """New priorities of drawn windows; those of windows that are gone are dropped."""
+        """Set new priorities of drawn windows; windows overwritten meanwhile are ignored."""
         assert keys is not None
         self.trained += len(keys) * self.windows.samples
         if priorities is None:
@@ -340,17 +343,19 @@ class Replay:
             self.distribution.reweigh(index[current], priority[current])
 
     def place_of(self, lane: Indices, row: Indices) -> Indices:
-        """Where the distribution keeps the window that starts at a row."""
+        """Return the distribution's index of the window that starts at a row."""
         return lane * self.ring.starts + row // self.windows.stride % self.ring.starts
 
-    # ---------------------------------------------------------------- telling
+    # ---------------------------------------------------------------- reporting
 
     def take_report(self, seconds: float) -> dict[str, float]:
-        """Steps added, sampled and trained a second in the `seconds` since the last call, how
-        full the memory is, and how many environment steps old what was drawn."""
+        """Return steps added, sampled and trained per second in the `seconds` since the last call,
+        the fill of the memory, and the mean age of the sampled steps in environment steps."""
         totals = (self.limiter.inserted, self.limiter.sampled, self.trained)
-        rates = [(now - before) / seconds for now, before in zip(totals, self.told, strict=True)]
-        self.told = totals
+        rates = [
+            (now - before) / seconds for now, before in zip(totals, self.last_totals, strict=True)
+        ]
+        self.last_totals = totals
         return {
             "added_per_second": rates[0],
             "sampled_per_second": rates[1],
@@ -361,21 +366,21 @@ class Replay:
 
     @property
     def fill(self) -> float:
-        """The share of its rows that are written."""
+        """Share of the rows that are written."""
         return float(np.minimum(self.head, self.ring.rows).mean() / self.ring.rows)
 
     def take_age(self) -> float:
-        """How many environment steps old what was drawn since the last call was, on average."""
+        """Return the mean age, in environment steps, of what was drawn since the last call."""
         age = self.age_sum / self.drawn if self.drawn else 0.0
         self.age_sum, self.drawn = 0.0, 0
         return age
 
     def nbytes(self) -> int:
-        """Memory that rows and windows take when there is no more room."""
+        """Return the size in memory when full."""
         return self.ring.nbytes() + self.distribution.nbytes() + self.row_at.nbytes
 
     def describe(self) -> str:
-        """The memory that will be taken, in a line."""
+        """Return a line about rows and memory."""
         ring = self.ring
         return (
             f"replay: {ring.lanes * ring.rows:,} rows, {gigabytes(self.nbytes())}"

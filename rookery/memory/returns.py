@@ -11,11 +11,12 @@ from torch import Tensor
 def gae(
     reward: Tensor, discount: Tensor, mask: Tensor, value: Tensor, gamma: float, lam: float
 ) -> Tensor:
-    """Generalised advantage estimates [T, B] (Schulman et al. 2016); 0 on masked rows.
+    """Return generalised advantage estimates [T, B]; 0 on masked rows.
 
-    `value` is [T + 1, B]. On the row after an episode's last step (its mask is 0) it is the value
-    of the final observation: a truncated episode bootstraps from it, a terminated one has
-    discount 0. The sum over later errors stops there.
+    A_t = sum_k (gamma lam)^k delta_{t+k} with delta_t = r_t + gamma V_{t+1} - V_t (Schulman et al.
+    2016, eq. 16). `value` is [T + 1, B]. On the row after an episode's last step (its mask is 0) it
+    is the value of the final observation: a truncated episode bootstraps from it, a terminated one
+    has discount 0. The sum over later errors stops there.
     """
     delta = (reward + gamma * discount * value[1:] - value[:-1]) * mask
     decay = gamma * lam * discount * mask
@@ -31,10 +32,10 @@ def gae(
 def reward_to_go(
     reward: Tensor, discount: Tensor, mask: Tensor, last_value: Tensor, gamma: float
 ) -> Tensor:
-    """Discounted sum of the rewards from each step to the end of its episode, [T, B].
+    """Return the discounted sum of rewards from each step to the end of its episode, [T, B].
 
-    A masked row is an episode's final observation and stands for its value in `last_value`
-    [T + 1, B] (0 where no value is known); so does the row after the last.
+    `last_value` [T + 1, B] holds the value of the final observation at masked rows and at the row
+    after the last (0 where no value is known).
     """
     total = torch.empty_like(reward)
     running = last_value[-1]
@@ -45,21 +46,22 @@ def reward_to_go(
 
 
 class NStep(NamedTuple):
-    """What n steps come to, every part [T, B]."""
+    """n-step sums; every part is [T, B]."""
 
     reward: Any
-    """The discounted sum of rewards."""
+    """Discounted sum of rewards."""
     discount: Any
-    """What the value after them counts: gamma^k, or 0 where the episode terminated."""
+    """Factor of the bootstrap value: gamma^k, or 0 where the episode terminated."""
     last: Any
-    """After how many steps that value is taken: n, or fewer where the episode ended."""
+    """Steps until the bootstrap observation: n, or fewer where the episode ended."""
 
 
 def n_step(reward: Any, discount: Any, mask: Any, gamma: float, n: int) -> NStep:
-    """n-step sums from each of the first T of T + n rows, tensors or numpy arrays.
+    """Return n-step sums from each of the first T of T + n rows, tensors or numpy arrays.
 
-    A sum ends at a masked row: it holds the final observation, whose value counts unless the
-    episode terminated. On a masked row itself the sum is empty.
+    With them the target is sum_{k<n} gamma^k r_{t+k} + gamma^n V_{t+n}. A sum ends at a masked
+    row, which holds the final observation, whose value counts unless the episode terminated. On a
+    masked row itself the sum is empty.
     """
     count = len(mask) - n
     playing = last = mask[:count]
@@ -78,14 +80,14 @@ RESCALE_EPSILON = 1e-3
 
 
 def rescale(value: Tensor) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018): large values drawn near."""
+    """Compress large values: h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018)."""
     x = value.double()
     root = x.abs() / ((x.abs() + 1).sqrt() + 1)  # sqrt(|x| + 1) - 1, without cancellation
     return (x.sign() * root + RESCALE_EPSILON * x).to(value.dtype)
 
 
 def unrescale(value: Tensor) -> Tensor:
-    """The inverse of `rescale`."""
+    """Return the inverse of `rescale`."""
     x, eps = value.double(), RESCALE_EPSILON
     size = x.abs()
     # With s = sqrt(|h^-1(x)| + 1) the definition is the quadratic eps s^2 + s = |x| + 1 + eps.

@@ -1,4 +1,4 @@
-"""Rows of experience in preallocated memory, every row once, the oldest overwritten."""
+"""A ring buffer of rows of experience in preallocated memory."""
 
 from __future__ import annotations
 
@@ -15,70 +15,70 @@ from rookery.data.tree import Tree, tree_leaves, tree_map
 from rookery.memory.sum_tree import Floats, Indices
 
 SMALL_BYTES = 1 << 16
-"""Up to this much NumPy gathers sooner; of more, torch's threads share."""
+"""Up to this size NumPy gathers faster; beyond it torch's threads share the work."""
 
 
-class Normalizer(Protocol):
-    """Scales raw rows to what an agent sees, by statistics that change over the run."""
+class RowNormalizer(Protocol):
+    """Scales raw observations and rewards by the current running statistics."""
 
     def obs(self, rows: Tree) -> Tree:
-        """Observations, as NumPy arrays with any leading axes."""
+        """Return observations scaled; NumPy arrays with any leading axes."""
         ...
 
     def reward(self, rows: Floats) -> Floats:
-        """Rewards of any shape."""
+        """Return rewards of any shape scaled."""
         ...
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a row is made of, as tensors of one row's shape and type on the device "meta"."""
+    """Shape and dtype of the parts of a row, as tensors of one row on the device "meta"."""
 
     obs: Tree
-    """One frame where observations are stacks of frames."""
+    """An observation, or one frame if observations are stacks of frames."""
     action: Tensor
     extra: dict[str, Tensor]
-    """What the algorithm recorded while acting."""
+    """Values that the algorithm recorded while acting."""
     state: Tree = ()
     """Recurrent state, stored only with every `stride`-th row."""
     frames: int = 1
-    """Frames in an observation; their stack is rebuilt when rows are taken out."""
+    """Frames in an observation; stacks are rebuilt when rows are read."""
     stride: int = 1
-    normalizer: Normalizer | None = None
-    """Rows are stored raw and scaled by this when they are taken out, so that all of them are on
-    the scale of the present; None: as they are."""
+    normalizer: RowNormalizer | None = None
+    """Scales rows when they are read: they are stored raw, so that old rows are scaled by the
+    current statistics too; None: no scaling."""
 
     def row_bytes(self) -> float:
-        """Memory that a row takes, its share of the stored state included."""
+        """Return the size of a row, including its share of the stored state."""
         row = [*tree_leaves((self.obs, self.action, self.extra)), *small_columns()]
         return sum(map(bytes_of, row)) + sum(map(bytes_of, tree_leaves(self.state))) / self.stride
 
 
 def small_columns() -> tuple[Tensor, ...]:
-    """Reward, discount and mask of a row."""
+    """Return reward, discount and mask of a row as meta tensors."""
     flag = torch.empty((), dtype=torch.uint8, device="meta")
     return torch.empty((), device="meta"), flag, flag
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Memory that a tensor of this kind takes."""
+    """Return the size of a tensor of this shape and dtype."""
     return tensor.numel() * tensor.element_size()
 
 
 class Ring:
     """The newest `rows` rows of each of `lanes` environments.
 
-    Rows of a lane are numbered from 0 on and never renumbered; row r stands in slot r modulo
-    `rows`. One place more than there are rows stays zero: frames before an episode's start.
+    Rows of a lane are numbered from 0 on and never renumbered; row r is in slot r modulo `rows`.
+    Invariant: the additional place `zero_row` stays zero, for frames before an episode's start.
     """
 
     def __init__(self, layout: Layout, lanes: int, rows: int):
         self.layout = layout
         self.lanes = lanes
         self.rows = rows
-        self.nowhere = lanes * rows
+        self.zero_row = lanes * rows
         self.obs = tree_map(self.column, layout.obs)
-        # The small columns are read by numpy, which costs less for a handful of numbers.
+        # NumPy reads the small columns, since it is faster for a few numbers.
         kinds = (layout.action, *small_columns())
         self.action, self.reward, self.discount, self.mask = (
             self.column(kind).numpy() for kind in kinds
@@ -95,8 +95,8 @@ class Ring:
         }
 
     def column(self, kind: Tensor) -> Tensor:
-        """Memory for one part of all rows; the system provides it as it is first written to."""
-        return zeros(kind, self.nowhere + 1)
+        """Return memory for one part of all rows; pages are allocated when first written."""
+        return zeros(kind, self.zero_row + 1)
 
     def write(self, lanes: slice, row: int, steps: Steps, state: Tree) -> None:
         """Store rows [T, B, ...] of the lanes, the first of them numbered `row`."""
@@ -114,7 +114,7 @@ class Ring:
             tree_map(lambda to, x: to[lanes, place].copy_(x), self.by_lane_state, state)
 
     def write_slots(self, lanes: slice, slots: slice, rows: slice, steps: Steps) -> None:
-        """Store some rows in neighbouring slots."""
+        """Store the rows `rows` of `steps` in the slots `slots`."""
 
         def put(column: np.ndarray, values: Tensor) -> None:
             column[lanes, slots] = values.numpy()[rows].swapaxes(0, 1)
@@ -125,73 +125,73 @@ class Ring:
             put(column, given[name])
 
     def by_lane(self, column: Tensor) -> Tensor:
-        """A column as [lanes, places a lane, ...]."""
+        """Return a view [lanes, places per lane, ...] of a column."""
         return column[: len(column) // self.lanes * self.lanes].unflatten(0, (self.lanes, -1))
 
     def places(self, lane: Indices, row: Indices) -> Indices:
-        """Where rows stand in the columns; any shape."""
+        """Return the places of rows in the columns; any shape."""
         return lane * self.rows + row % self.rows
 
     def take_obs(self, lane: Indices, row: Indices) -> Tree:
-        """Observations at rows [T, B] of lanes [B], with their stacks of frames rebuilt."""
+        """Return the observations at rows [T, B] of lanes [B], with stacks of frames rebuilt."""
         index = self.places(lane, row)
         if self.layout.frames > 1:
             index = self.stacked(lane, row, index)
-        obs = tree_map(lambda column: take(column, index), self.obs)
+        obs = tree_map(lambda column: take_entries(column, index), self.obs)
         return obs if self.layout.normalizer is None else self.scaled_obs(obs, index)
 
     def scaled_obs(self, obs: Tree, index: Indices) -> Tree:
-        """Raw observations at places, scaled; frames before an episode's start stay zero."""
+        """Return raw observations scaled; frames before an episode's start stay zero."""
         assert self.layout.normalizer is not None
         scaled = self.layout.normalizer.obs(tree_map(lambda x: x.numpy(), obs))
-        before_start = index == self.nowhere
+        before_start = index == self.zero_row
         for leaf in tree_leaves(scaled):
             leaf[before_start] = 0
         return tree_map(torch.from_numpy, scaled)
 
     def take_reward(self, places: Indices) -> Floats:
-        """Rewards at places of any shape, scaled where the rows are stored raw."""
+        """Return the rewards at places of any shape, scaled if there is a normalizer."""
         return self.scaled_reward(self.reward[places])
 
     def scaled_reward(self, reward: Floats) -> Floats:
-        """Stored rewards of any shape as an agent is to see them now."""
+        """Return stored rewards of any shape, scaled if there is a normalizer."""
         normalizer = self.layout.normalizer
         return reward if normalizer is None else normalizer.reward(reward)
 
     def stacked(self, lane: Indices, row: Indices, index: Indices) -> Indices:
-        """Places of the frames in each observation, [T, B, frames], the newest last.
+        """Return the places of the frames in each observation, [T, B, frames], the newest last.
 
         An episode's first row follows a masked row; frames before it are zero.
         """
-        stack = np.full((*index.shape, self.layout.frames), self.nowhere)
+        stack = np.full((*index.shape, self.layout.frames), self.zero_row)
         stack[..., -1] = index
         playing = np.ones(index.shape, bool)
         for back in range(1, self.layout.frames):
             earlier = self.places(lane, row - back)
             playing &= (row >= back) & (self.mask[earlier] > 0)
-            stack[..., -1 - back] = np.where(playing, earlier, self.nowhere)
+            stack[..., -1 - back] = np.where(playing, earlier, self.zero_row)
         return stack
 
     def take_state(self, lane: Indices, row: Indices) -> Tree:
-        """Recurrent state, as it was stored, before rows [B] that are multiples of the stride."""
+        """Return the stored recurrent state before rows [B], which are multiples of the stride."""
         index = lane * self.starts + row // self.layout.stride % self.starts
-        return tree_map(lambda column: take(column, index), self.state)
+        return tree_map(lambda column: take_entries(column, index), self.state)
 
     def nbytes(self) -> int:
-        """Memory that all columns take when full."""
+        """Return the size of all columns when full."""
         small = (self.action, self.reward, self.discount, self.mask, *self.extra.values())
         large = tree_leaves((self.obs, self.state))
         return sum(x.nbytes for x in small) + sum(map(bytes_of, large))
 
 
 def zeros(kind: Tensor, count: int) -> Tensor:
-    """`count` of a kind of tensor. NumPy's, for torch would write to all of it."""
+    """Return zeros [count, *kind.shape]; NumPy's, since torch's would touch all of the memory."""
     dtype = torch.empty(0, dtype=kind.dtype).numpy().dtype
     return torch.from_numpy(np.zeros((count, *kind.shape), dtype))
 
 
-def take(column: Tensor, index: Indices) -> Tensor:
-    """Entries of a column at an index of any shape."""
+def take_entries(column: Tensor, index: Indices) -> Tensor:
+    """Return the entries of a column at an index of any shape."""
     if index.size * column.nbytes // len(column) <= SMALL_BYTES:
         return torch.from_numpy(column.numpy().take(index, 0))
     flat = torch.from_numpy(np.ascontiguousarray(index).reshape(-1))
@@ -199,6 +199,6 @@ def take(column: Tensor, index: Indices) -> Tensor:
 
 
 def row_like(space: Any) -> Tree:
-    """A space's single observation as meta tensors."""
+    """Return one observation of a space as meta tensors."""
     arrays = create_empty_array(space, n=1)
     return tree_map(lambda x: torch.as_tensor(x)[0].to("meta"), arrays)

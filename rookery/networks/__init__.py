@@ -1,1 +1,1 @@
-"""Networks built from spaces and a config, their parameters views of one flat tensor."""
+"""Networks built from spaces and a config; their parameters are views of one flat tensor."""

@@ -1,4 +1,4 @@
-"""Legal actions: a part "action_mask" of an observation tells which may be taken now."""
+"""Masks of legal actions in the key "action_mask" of observations."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from rookery.errors import require
 
 ACTION_MASK = "action_mask"
 IMPOSSIBLE = -1e9
-"""Logit of an action that may not be taken: its probability is 0 and, as this is finite, so is its
-share of the entropy."""
+"""Logit of an illegal action: its probability is 0, and since the logit is finite, so is its
+contribution to the entropy."""
 
 
-class Legality:
-    """From observations to the actions that may be taken, [..., A]."""
+class LegalActions:
+    """Function from observations to the legal actions, bool [..., A]."""
 
     def __init__(self, stacked: bool):
         self.stacked = stacked
-        """Whether an observation has the masks of several frames, of which the newest counts."""
+        """True if an observation holds the masks of several frames; the newest counts."""
 
     def __call__(self, obs: Tree) -> Tensor:
         mask = obs[ACTION_MASK][..., -1, :] if self.stacked else obs[ACTION_MASK]
         legal = mask.bool()
-        # Where nothing is, as after a game's last move, nothing is ruled out: no value and no
-        # distribution is left without an action.
+        # If no action is legal, as after a game's last move, all are: every distribution and every
+        # maximum needs at least one action.
         return legal | ~legal.any(-1, keepdim=True)
 
 
-def legality(obs: spaces.Space, action: spaces.Space) -> Legality | None:
-    """What tells the legal actions, if the observations do; a mask that cannot is refused."""
+def legal_actions_of(obs: spaces.Space, action: spaces.Space) -> LegalActions | None:
+    """Return the LegalActions of observations with a mask, else None; raise for a bad mask."""
     if not has_mask(obs):
         return None
     mask = obs[ACTION_MASK]  # type: ignore[index]
-    told = f'the observation\'s part "{ACTION_MASK}"'
+    name = f'the observation\'s key "{ACTION_MASK}"'
     require(
         isinstance(action, spaces.Discrete),
-        f"{told} tells legal actions of a Discrete space, and actions are {action}; give it another"
-        " name if it is something else",
+        f"{name} needs a Discrete action space, got {action}; rename the key if it is not a mask"
+        " of legal actions",
     )
     assert isinstance(action, spaces.Discrete)
     shape = tuple(mask.shape or ())
@@ -48,27 +48,27 @@ def legality(obs: spaces.Space, action: spaces.Space) -> Legality | None:
         and not np.issubdtype(mask.dtype, np.floating)
         and len(shape) in (1, 2)
         and shape[-1:] == (action.n,),
-        f"{told} is {mask}, and must be MultiBinary({action.n}) or a Box of whole numbers of that"
-        " shape: one for each action, 0 where it is illegal",
+        f"{name} must be MultiBinary({action.n}) or an integer Box of that shape, one number per"
+        f" action, 0 for illegal ones; got {mask}",
     )
-    return Legality(len(shape) == 2)
+    return LegalActions(len(shape) == 2)
 
 
 def has_mask(obs: spaces.Space) -> bool:
-    """Whether a space has a part that tells legal actions."""
+    """True if a space has the key "action_mask"."""
     return isinstance(obs, spaces.Dict) and ACTION_MASK in obs.spaces
 
 
-def described(obs: spaces.Space) -> spaces.Space:
-    """What of an observation describes the state: all but the mask."""
+def without_action_mask(obs: spaces.Space) -> spaces.Space:
+    """Return the observation space without the mask: what the network encodes."""
     if not has_mask(obs):
         return obs
     assert isinstance(obs, spaces.Dict)
     rest = {name: part for name, part in obs.spaces.items() if name != ACTION_MASK}
-    require(rest, f'the observation is nothing but "{ACTION_MASK}": it describes no state')
+    require(rest, f'the observation contains only "{ACTION_MASK}": add a key for the state')
     return spaces.Dict(rest)
 
 
-def restricted(values: Tensor, legal: Tensor | None, lowest: float) -> Tensor:
-    """Values or logits [..., A] of actions, `lowest` for those that may not be taken."""
+def mask_illegal(values: Tensor, legal: Tensor | None, lowest: float) -> Tensor:
+    """Return values or logits [..., A] with `lowest` for illegal actions."""
     return values if legal is None else values.masked_fill(~legal, lowest)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
-    """tanh(x) = 2 sigmoid(2x) - 1, to within 2e-7."""
+    """Return tanh(x) as 2 sigmoid(2x) - 1, accurate to 2e-7."""
     return (x + x).sigmoid_().mul_(2.0).sub_(1.0)
 
 
 class SigmoidTanh(torch.autograd.Function):
-    """`sigmoid_tanh` with tanh's own gradient."""
+    """`sigmoid_tanh` with the gradient of tanh."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -28,18 +28,18 @@ class SigmoidTanh(torch.autograd.Function):
         return torch.ops.aten.tanh_backward(grad, y)
 
 
-SMALL = 8192
-"""Elements below which one call of tanh costs less than the four that replace it."""
+SMALL_TENSOR = 8192
+"""Elements below which one call of tanh is faster than the four calls that replace it."""
 
 
 class Tanh(nn.Module):
-    """tanh; on the CPU by way of the sigmoid, which torch computes almost three times as fast."""
+    """tanh; on the CPU through the sigmoid, which torch computes almost three times as fast."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # Asked first: what is exported for any batch size must not ask how large this one is.
-        if torch.compiler.is_compiling() or x.numel() < SMALL or x.device.type != "cpu":
+        # is_compiling comes first: code exported for any batch size must not depend on numel.
+        if torch.compiler.is_compiling() or x.numel() < SMALL_TENSOR or x.device.type != "cpu":
             return x.tanh()
-        # In half precision the subtraction would leave nothing of small values.
+        # In half precision the subtraction would cancel small values.
         if x.dtype in (torch.bfloat16, torch.float16):
             return x.tanh()
         return SigmoidTanh.apply(x) if torch.is_grad_enabled() else sigmoid_tanh(x)

@@ -1,4 +1,4 @@
-"""Values as distributions over fixed atoms (Bellemare et al. 2017)."""
+"""Categorical value distributions over fixed atoms (C51, Bellemare et al. 2017)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import torch
 from torch import Tensor
 
 
-def expected(logits: Tensor, atoms: Tensor) -> Tensor:
-    """Mean values [...] of distributions [..., Z] over atoms [Z]."""
+def expected_value(logits: Tensor, atoms: Tensor) -> Tensor:
+    """Return the means [...] of distributions with logits [..., Z] over atoms [Z]."""
     return logits.softmax(-1) @ atoms
 
 
-def projected(probabilities: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
-    """The distribution [B, Z] of reward + discount x value, laid back onto the atoms [Z]: what
-    falls between two of them is shared in proportion to nearness."""
+def project_onto_atoms(
+    probabilities: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor
+) -> Tensor:
+    """Project the distribution [B, Z] of reward + discount x value onto the atoms [Z] (eq. 7).
+
+    The probability of a value between two atoms is divided between them in proportion to
+    nearness.
+    """
     low, high, count = atoms[0], atoms[-1], len(atoms)
     moved = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms).clamp(low, high)
     place = (moved - low) / (high - low) * (count - 1)

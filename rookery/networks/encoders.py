@@ -1,4 +1,4 @@
-"""From observations to feature vectors: one encoder a kind of space."""
+"""Encoders from observations to feature vectors, one per kind of space."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from torch import Tensor, nn
 
 from rookery.errors import require
 from rookery.networks.activations import ACTIVATIONS
-from rookery.networks.images import Picture, highest_of, picture
+from rookery.networks.images import ImageInput, highest_of, image_input
 from rookery.networks.noisy import NoisyLinear
 
 Convolutions = tuple[tuple[int, int, int], ...]
 """Channels, kernel size and stride of each layer."""
 
-PLAIN: dict[str, Convolutions] = {
+CONVOLUTIONS: dict[str, Convolutions] = {
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
     "small": ((16, 8, 4), (32, 4, 2)),
     "narrow": ((32, 8, 4), (64, 4, 2), (32, 3, 1)),
 }
-"""Networks of plain convolutions: of the DQN papers of 2015 (Nature) and 2013, and one that
-narrows before the dense layer."""
+"""Layers of the DQN papers of 2015 (Nature) and 2013, and of one that narrows before the dense
+layer."""
 BIASED = {"nature", "small"}
-"""Those whose convolutions have biases."""
+"""Networks whose convolutions have biases."""
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def linear(inputs: int, outputs: int, gain: float = math.sqrt(2)) -> nn.Linear:
-    """A dense layer, orthogonal weights and zero bias; gain 0 gives zero weights."""
-    layer = nn.Linear(inputs, outputs)
-    return initialise(layer, gain)
+def orthogonal_linear(inputs: int, outputs: int, gain: float = math.sqrt(2)) -> nn.Linear:
+    """Return a dense layer with orthogonal weights and zero bias; gain 0 gives zero weights."""
+    return initialise(nn.Linear(inputs, outputs), gain)
 
 
 def initialise(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
-    """Orthogonal weights, zero bias."""
+    """Set orthogonal weights and zero bias; return the layer."""
     if gain:
         nn.init.orthogonal_(layer.weight, gain)
     else:
@@ -51,19 +50,19 @@ def initialise(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
 
 
 class Mlp(nn.Sequential):
-    """Dense layers on [..., inputs], each with its activation; `noisy` ones carry learned noise."""
+    """Dense layers on [..., inputs], each with an activation; `noisy` ones have learned noise."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], activation: str, noisy: bool = False):
         layers: list[nn.Module] = []
         for size in hidden:
-            dense = NoisyLinear(inputs, size) if noisy else linear(inputs, size)
+            dense = NoisyLinear(inputs, size) if noisy else orthogonal_linear(inputs, size)
             layers += [dense, ACTIVATIONS[activation]()]
             inputs = size
         super().__init__(*layers)
         self.features = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        # Small networks spend more time in the calls of modules than in their arithmetic.
+        # For small networks, calling modules takes longer than their arithmetic.
         for layer in self:
             x = F.linear(x, layer.weight, layer.bias) if type(layer) is nn.Linear else layer(x)
         return x
@@ -110,18 +109,18 @@ class OneHot(nn.Module):
         return torch.cat(hot, -1).float()
 
 
-def least_size(layers: Convolutions) -> int:
-    """The side of the smallest image that plain convolutions leave one place of."""
+def smallest_side(layers: Convolutions) -> int:
+    """Return the side of the smallest image of which convolutions without padding leave a pixel."""
     size = 1
     for _, kernel, stride in reversed(layers):
         size = (size - 1) * stride + kernel
     return size
 
 
-def convolved(image: Picture, layers: nn.Sequential, obs: Tensor) -> Tensor:
-    """What layers make of a picture; the first of them is a convolution.
+def convolve(image: ImageInput, layers: nn.Sequential, obs: Tensor) -> Tensor:
+    """Return the output of `layers` for images; the first layer is a convolution.
 
-    Its weights are scaled in place of the pixels: there are fewer of them.
+    Its weights are scaled instead of the pixels, since there are fewer of them.
     """
     first = layers[0]
     assert isinstance(first, nn.Conv2d)
@@ -132,33 +131,33 @@ def convolved(image: Picture, layers: nn.Sequential, obs: Tensor) -> Tensor:
     return x
 
 
-class Plain(nn.Module):
-    """Plain convolutions without padding, then one dense layer; without `features` none."""
+class ConvNet(nn.Module):
+    """Convolutions without padding, then a dense layer; none if `features` is None."""
 
-    def __init__(self, image: Picture, features: int | None, name: str):
+    def __init__(self, image: ImageInput, features: int | None, name: str):
         super().__init__()
         self.image = image
         inputs, height, width = self.image.shape
-        least = least_size(PLAIN[name])
+        least = smallest_side(CONVOLUTIONS[name])
         require(
             min(height, width) >= least,
             f"net.encoder={name} needs images of at least {least}x{least},"
             f" got {height}x{width}; use --net.encoder impala or --env.resize 84,84",
         )
         layers: list[nn.Module] = []
-        for channels, kernel, stride in PLAIN[name]:
+        for channels, kernel, stride in CONVOLUTIONS[name]:
             layer = nn.Conv2d(inputs, channels, kernel, stride, bias=name in BIASED)
             layers += [initialise(layer), nn.ReLU(inplace=True)]
             inputs = channels
         self.convolutions = nn.Sequential(*layers)
         with torch.no_grad():
             flat = self.convolutions(torch.zeros(1, *self.image.shape)).numel()
-        self.dense = None if features is None else linear(flat, features)
+        self.dense = None if features is None else orthogonal_linear(flat, features)
         self.features = features or flat
 
     def forward(self, obs: Tensor) -> Tensor:
-        # The features are flattened in memory order (H, W, C): no copy out of channels-last.
-        x = convolved(self.image, self.convolutions, obs).permute(0, 2, 3, 1).flatten(1)
+        # Flatten in memory order (H, W, C), so that channels-last needs no copy.
+        x = convolve(self.image, self.convolutions, obs).permute(0, 2, 3, 1).flatten(1)
         x = x if self.dense is None else F.relu(self.dense(x))
         return x.view(*obs.shape[: -self.image.dims], self.features)
 
@@ -176,10 +175,10 @@ class Residual(nn.Module):
 
 
 class Impala(nn.Module):
-    """The residual network of the IMPALA paper (Espeholt et al. 2018); without `features` it ends
-    before its dense layer."""
+    """The residual network of the IMPALA paper (Espeholt et al. 2018); without a dense layer if
+    `features` is None."""
 
-    def __init__(self, image: Picture, features: int | None):
+    def __init__(self, image: ImageInput, features: int | None):
         super().__init__()
         self.image = image
         inputs = self.image.shape[0]
@@ -195,35 +194,32 @@ class Impala(nn.Module):
         self.stages = nn.Sequential(*stages)
         with torch.no_grad():
             flat = self.stages(torch.zeros(1, *self.image.shape)).numel()
-        self.dense = None if features is None else linear(flat, features)
+        self.dense = None if features is None else orthogonal_linear(flat, features)
         self.features = features or flat
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = F.relu(convolved(self.image, self.stages, obs)).permute(0, 2, 3, 1).flatten(1)
+        x = F.relu(convolve(self.image, self.stages, obs)).permute(0, 2, 3, 1).flatten(1)
         x = x if self.dense is None else F.relu(self.dense(x))
         return x.view(*obs.shape[: -self.image.dims], self.features)
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """Features side by side."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
 def features_of(encoder: nn.Module) -> int:
-    """How wide an encoder's output is."""
+    """Return the width of an encoder's output."""
     features = encoder.features
     assert isinstance(features, int)
     return features
 
 
 def image_encoder(space: spaces.Space, kind: str, features: int | None) -> nn.Module:
-    """The encoder of images that `kind` names; auto: the one that suits their size. Without
-    `features` it gives what the convolutions give."""
+    """Return the image encoder `kind`; auto chooses by the size of the images.
+
+    If `features` is None it has no dense layer after the convolutions.
+    """
     assert isinstance(space, spaces.Box)
     if kind == "mlp":
         return FloatVector(space)
-    image = picture(space)
+    image = image_input(space)
     if kind == "auto":
-        fits = min(image.shape[1:]) >= least_size(PLAIN["nature"])
+        fits = min(image.shape[1:]) >= smallest_side(CONVOLUTIONS["nature"])
         kind = "nature" if fits else "impala"
-    return Impala(image, features) if kind == "impala" else Plain(image, features, kind)
+    return Impala(image, features) if kind == "impala" else ConvNet(image, features, kind)

@@ -1,4 +1,4 @@
-"""All parameters of a module as views into one flat tensor, and their gradients likewise."""
+"""Parameters of a module as views of one flat tensor, and gradients as views of another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class FlatParameters:
     """The parameters of `module`, moved into one vector.
 
-    `values` is a leaf with `values.grad` set, so an optimizer over `[values]` steps the whole
-    module at once. `buffer` is the gradient followed by `spare` free slots, so that a few sums
-    can travel with the gradient in one all-reduce.
+    `values` is a leaf with `values.grad` set, so an optimizer over `[values]` updates the whole
+    module at once. `buffer` is the gradient followed by `spare` free slots, so that one all-reduce
+    sums the gradient and a few statistics.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, spare: int = 0):
@@ -27,10 +27,10 @@ class FlatParameters:
         with torch.no_grad():
             for parameter in parameters:
                 end = start + parameter.numel()
-                view = like(self.values.data[start:end], parameter)
+                view = view_as(self.values.data[start:end], parameter)
                 view.copy_(parameter)
                 parameter.data = view
-                parameter.grad = like(self.grad[start:end], parameter)
+                parameter.grad = view_as(self.grad[start:end], parameter)
                 start = end
 
     def copy_from(self, values: Tensor) -> None:
@@ -38,9 +38,9 @@ class FlatParameters:
         self.values.data.copy_(values)
 
 
-def like(vector: Tensor, parameter: Tensor) -> Tensor:
-    """`vector` seen in the parameter's shape; convolution weights lie channels-last, as the
-    channels-last activations they meet do."""
+def view_as(vector: Tensor, parameter: Tensor) -> Tensor:
+    """Return a view of `vector` in the parameter's shape; convolution weights are channels-last
+    in memory, like the activations."""
     if parameter.dim() == 4:
         out, channels, height, width = parameter.shape
         return vector.view(out, height, width, channels).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Policy heads: from features to a distribution over the actions of a space."""
+"""Policy heads: action distributions from features."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rookery.errors import BadInput
-from rookery.networks.encoders import linear
+from rookery.networks.encoders import orthogonal_linear
 
 
 class PolicyHead(nn.Module):
-    """A distribution whose parameters [..., P] are computed by `forward` from features, in single
-    precision under autocast too: ratios of probabilities do not bear rounding.
+    """A distribution whose parameters [..., P] `forward` computes from features, in float32 under
+    autocast too: PPO's probability ratios are sensitive to rounding.
 
-    `sample` and `mode` give actions in the form that `log_prob` takes; `to_env` turns them into
-    what the environment's action space asks for. Chance comes from outside: `sample` takes what
-    `draw` gave.
+    `sample` and `mode` return actions in the form that `log_prob` takes; `to_env` converts them to
+    the environment's action space. `sample` is deterministic: it takes random numbers from `draw`.
     """
 
-    parameters_named: ClassVar[tuple[str, ...]] = ("logits",)
-    """What the parameters are, in equal shares."""
+    parameter_names: ClassVar[tuple[str, ...]] = ("logits",)
+    """Names of the equal parts of the parameters."""
 
     def named(self, params: Tensor) -> dict[str, Tensor]:
-        """The parameters by name."""
-        parts = params.chunk(len(self.parameters_named), -1)
-        return dict(zip(self.parameters_named, parts, strict=True))
+        """Return the parameters by name."""
+        parts = params.chunk(len(self.parameter_names), -1)
+        return dict(zip(self.parameter_names, parts, strict=True))
 
     def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Random numbers for so many actions, [rows, ...]."""
+        """Return random numbers for `rows` actions, [rows, ...]."""
         raise NotImplementedError
 
     def sample(self, params: Tensor, draw: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ class PolicyHead(nn.Module):
         raise NotImplementedError
 
     def log_prob_and_entropy(self, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Both at once, where they share work."""
+        """Return both; heads where they share work compute them together."""
         return self.log_prob(params, action), self.entropy(params)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -59,13 +58,13 @@ class PolicyHead(nn.Module):
 class Categorical(PolicyHead):
     """Discrete(n): logits [..., n], actions [...] counted from 0.
 
-    Features are [..., F], or `per_action` [..., n, F], and then each action's logit is a score of
-    its own features.
+    Features are [..., F], or with `per_action` [..., n, F]: each action's logit is then a function
+    of its own features.
     """
 
     def __init__(self, features: int, space: spaces.Discrete, per_action: bool = False):
         super().__init__()
-        self.linear = linear(features, 1 if per_action else int(space.n), gain=0)
+        self.linear = orthogonal_linear(features, 1 if per_action else int(space.n), gain=0)
         self.per_action = per_action
         self.count = int(space.n)
         self.start = int(space.start)
@@ -75,10 +74,10 @@ class Categorical(PolicyHead):
         return logits.squeeze(-1) if self.per_action else logits
 
     def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        return clocks(rows, self.count, generator, device)
+        return exponential_times(rows, self.count, generator, device)
 
     def sample(self, params: Tensor, draw: Tensor) -> Tensor:
-        return race(params, draw)
+        return sample_softmax(params, draw)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -106,7 +105,7 @@ class MultiCategorical(PolicyHead):
         super().__init__()
         self.shape = space.nvec.shape
         self.counts = [int(n) for n in space.nvec.flatten()]
-        self.linear = linear(features, sum(self.counts), gain=0)
+        self.linear = orthogonal_linear(features, sum(self.counts), gain=0)
         start = torch.as_tensor(np.asarray(space.start).flatten().copy())
         self.register_buffer("start", start, persistent=False)
 
@@ -114,11 +113,11 @@ class MultiCategorical(PolicyHead):
         return self.linear(features).float()
 
     def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-        return clocks(rows, sum(self.counts), generator, device)
+        return exponential_times(rows, sum(self.counts), generator, device)
 
     def sample(self, params: Tensor, draw: Tensor) -> Tensor:
         parts = zip(params.split(self.counts, -1), draw.split(self.counts, -1), strict=True)
-        return torch.stack([race(logits, times) for logits, times in parts], -1)
+        return torch.stack([sample_softmax(logits, times) for logits, times in parts], -1)
 
     def mode(self, params: Tensor) -> Tensor:
         return torch.stack([p.argmax(-1) for p in params.split(self.counts, -1)], -1)
@@ -140,7 +139,7 @@ class Bernoulli(PolicyHead):
     def __init__(self, features: int, space: spaces.MultiBinary):
         super().__init__()
         self.shape = space.shape
-        self.linear = linear(features, int(np.prod(space.shape)), gain=0)
+        self.linear = orthogonal_linear(features, int(np.prod(space.shape)), gain=0)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features).float()
@@ -166,13 +165,13 @@ class Bernoulli(PolicyHead):
 
 
 class Gaussian(PolicyHead):
-    """Box: a mean per dimension and a log-deviation that does not depend on the state.
+    """Box: a mean per dimension, and a log-deviation that does not depend on the state.
 
-    Actions live in units where a bounded dimension spans -1..1; `to_env` clips and scales them
-    to the space. The log-probability is that of the action before clipping.
+    Actions are in units where a bounded dimension spans -1..1; `to_env` scales them to the space
+    and clips. The log-probability is that of the action before clipping.
     """
 
-    parameters_named = ("mean", "log_std")
+    parameter_names = ("mean", "log_std")
     low: Tensor
     high: Tensor
     centre: Tensor
@@ -190,7 +189,7 @@ class Gaussian(PolicyHead):
             self.register_buffer(name, value, persistent=False)
         self.register_buffer("centre", centre, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
-        self.linear = linear(features, len(low), gain=0)
+        self.linear = orthogonal_linear(features, len(low), gain=0)
         self.log_std = nn.Parameter(torch.full((len(low),), log_std))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -220,32 +219,33 @@ class Gaussian(PolicyHead):
         return scaled.clamp(self.low, self.high).view(*action.shape[:-1], *self.shape)
 
 
-def clocks(
+def exponential_times(
     rows: int, count: int, generator: torch.Generator | None, device: torch.device
 ) -> Tensor:
-    """When exponential clocks ring, [rows, count]."""
+    """Return exponential random times [rows, count] for `sample_softmax`."""
     return torch.empty(rows, count, device=device).exponential_(generator=generator)
 
 
-def race(logits: Tensor, times: Tensor) -> Tensor:
-    """A draw from softmax(logits): the first of exponential clocks to ring, [...]."""
+def sample_softmax(logits: Tensor, times: Tensor) -> Tensor:
+    """Return samples [...] of softmax(logits): argmin of times / exp(logits) for exponential
+    times, which is the Gumbel-max trick."""
     return (logits - times.log()).argmax(-1)
 
 
 def entropy_of(log_probs: Tensor) -> Tensor:
-    """Entropy of normalised log-probabilities [..., n], [...]."""
+    """Return the entropy [...] of normalised log-probabilities [..., n]."""
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:
-    """The sum of tensors of one shape."""
+    """Return the sum of tensors of one shape."""
     return torch.stack(terms).sum(0)
 
 
 def policy_head(
     features: int, space: spaces.Space, log_std: float, per_action: bool = False
 ) -> PolicyHead:
-    """The head that drives an action space; zero weights, so that the first policy is uniform."""
+    """Return the head for an action space; its weights are zero, so the first policy is uniform."""
     if isinstance(space, spaces.Discrete):
         return Categorical(features, space, per_action)
     if isinstance(space, spaces.MultiDiscrete):
@@ -255,6 +255,6 @@ def policy_head(
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(features, space, log_std)
     raise BadInput(
-        f"action space {space} cannot be driven by a policy; use Discrete, MultiDiscrete,"
+        f"action space {space} is not supported by policies; use Discrete, MultiDiscrete,"
         " MultiBinary or a float Box"
     )

@@ -1,4 +1,4 @@
-"""Observations that are pictures: whether a space holds them, and as what convolutions see them."""
+"""Image observations: recognition of their spaces, and conversion to inputs of convolutions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 LEAST_BOARD = 8
-"""The shorter side of the smallest array of bytes [H, W] that is taken for a board."""
-MOST_CODES = 16
-"""Boards with more values than this are grey pictures."""
+"""Shortest side of a uint8 array [H, W] that counts as a board."""
+MAX_IMAGE_CODES = 16
+"""An array [H, W] with larger values than this is a grey image, not a board."""
 
 
-class Picture(Protocol):
-    """From observations [..., *shape], `dims` axes, to floats [N, *shape] in channels-last memory;
-    `shape` is channels, height, width. Times `scale` they are from 0 to 1."""
+class ImageInput(Protocol):
+    """Function from observations with `dims` trailing axes to floats [N, *shape] in channels-last
+    memory; `shape` is channels, height, width. Multiplied by `scale` they lie in 0..1."""
 
     dims: int
     shape: tuple[int, int, int]
@@ -56,10 +56,10 @@ class Image(nn.Module):
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images [N, C, H, W] as floats in channels-last memory."""
+    """Return images [N, C, H, W] as floats in channels-last memory."""
     if x.stride(1) == 1 or torch.compiler.is_compiling():
         return x.to(torch.float32, memory_format=torch.channels_last)
-    # Channel by channel: a fifth of the time that torch takes for all of them at once.
+    # Copying channel by channel takes a fifth of the time of torch's conversion.
     floats = torch.empty(x.shape, device=x.device, memory_format=torch.channels_last)
     for channel in range(x.shape[1]):
         floats[:, channel] = x[:, channel]
@@ -67,8 +67,8 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 class Board(nn.Module):
-    """Small codes [..., H, W] as a plane for each code but 0, [N, highest, H, W]: what a cell
-    holds is a kind, not an amount."""
+    """A board of codes [..., H, W] as one plane per code except 0, [N, highest, H, W]: codes are
+    categories, not amounts."""
 
     codes: Tensor
     scale = 1.0
@@ -86,21 +86,21 @@ class Board(nn.Module):
         return (x == self.codes).permute(0, 3, 1, 2).float()
 
 
-def picture(space: spaces.Box) -> Picture:
-    """What convolutions see of a space of images or boards."""
+def image_input(space: spaces.Box) -> ImageInput:
+    """Return the conversion of images or boards to inputs of convolutions."""
     highest = highest_of(space)
-    if len(space.shape) == 2 and 1 <= highest <= MOST_CODES:
+    if len(space.shape) == 2 and 1 <= highest <= MAX_IMAGE_CODES:
         return Board(space.shape, highest)
     return Image(space.shape, highest)
 
 
 def highest_of(space: spaces.Box) -> int:
-    """The largest value of a space of bytes."""
+    """Return the largest value of a uint8 space."""
     return int(space.high.max())
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space holds uint8 images, or boards [H, W]."""
+    """True if a space contains uint8 images, or boards [H, W]."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     board = len(space.shape) == 2 and min(space.shape) >= LEAST_BOARD
@@ -108,7 +108,7 @@ def is_image(space: spaces.Space) -> bool:
 
 
 def has_images(space: spaces.Space) -> bool:
-    """Whether any part of an observation space is an image."""
+    """True if any part of an observation space is an image."""
     if isinstance(space, spaces.Dict):
         return any(has_images(part) for part in space.spaces.values())
     if isinstance(space, spaces.Tuple):

@@ -1,7 +1,7 @@
-"""Observations made of parts: codes, numbers, images and sets of entities, nested at will.
+"""Encoders of nested observations: codes, numbers, images and sets of entities.
 
-A space says by itself how it is encoded; `PartConfig` says otherwise, part by part. The parts of a
-nested space are named by their keys (places, in a Tuple) joined by slashes: "units/kind".
+The space of each part determines its encoder, unless a `PartConfig` changes it. The parts of a
+nested space are named by their keys (indices, in a Tuple) joined by slashes: "units/kind".
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rookery.networks.encoders import (
     OneHot,
     features_of,
     image_encoder,
-    joined,
 )
 from rookery.networks.images import has_images, is_image
 
 ONE_HOT_UP_TO = 64
-"""Codes with more values are embedded by default."""
+"""Codes with more values than this are embedded by default."""
 WIDEST = 64
+"""Largest default width of an embedding."""
 
 Codes = spaces.Discrete | spaces.MultiDiscrete
 Numbers = spaces.Box | spaces.MultiBinary
@@ -38,17 +38,17 @@ Numbers = spaces.Box | spaces.MultiBinary
 
 @dataclass(frozen=True, kw_only=True)
 class PartConfig:
-    """How one part of an observation is encoded, where its space does not say it well."""
+    """Encoder settings for one part of an observation."""
 
     embedding: int | None = None
-    """Codes: numbers that stand for each; 0: one-hot vectors; none: by how many codes there are."""
+    """For codes: width of the embedding; 0: one-hot vectors; none: by the number of codes."""
     clip: float | None = None
-    """Numbers: limit to plus and minus this."""
+    """For numbers: clip to plus and minus this."""
     dense: tuple[int, ...] = ()
-    """Widths of dense layers of its own; in a set of entities they see one entity at a time."""
+    """Widths of dense layers for this part; in a set of entities they see one entity at a time."""
     reduce: Literal["max", "mean", "keep"] | None = None
-    """Of an array [entities, features] or a group of such: what is kept of all entities; keep:
-    all of them, side by side. None: max for a group with numbers of each entity."""
+    """For an array [entities, features] or a group of such: reduction over the entities; keep:
+    concatenate all of them. None: max for a group with numbers of each entity."""
 
     def __post_init__(self) -> None:
         require(
@@ -65,7 +65,7 @@ class PartConfig:
 
 
 class Encoding(NamedTuple):
-    """How a network sees observations."""
+    """Encoder settings for a whole observation."""
 
     images: str = "auto"
     image_features: int = 512
@@ -73,7 +73,7 @@ class Encoding(NamedTuple):
     parts: dict[str, PartConfig] = {}  # noqa: RUF012
 
     def of(self, path: str) -> PartConfig:
-        """What is said of a part."""
+        """Return the settings of a part."""
         return self.parts.get(path, PartConfig())
 
 
@@ -81,7 +81,7 @@ class Encoding(NamedTuple):
 
 
 class Embedding(nn.Module):
-    """Codes [..., *shape] as learned vectors, [..., features]; every component has its own."""
+    """Codes [..., *shape] as learned vectors [..., features]; each component has its own table."""
 
     start: Tensor
 
@@ -100,8 +100,8 @@ class Embedding(nn.Module):
 
 
 class EntityCodes(nn.Module):
-    """Codes of entities [..., N] or [..., N, K] as learned vectors [..., N, features]; a column's
-    codes mean the same in every entity."""
+    """Codes of entities [..., N] or [..., N, K] as learned vectors [..., N, features]; entities
+    share one table per column."""
 
     start: Tensor
 
@@ -123,7 +123,7 @@ class EntityCodes(nn.Module):
 
 
 class EntityNumbers(nn.Module):
-    """Numbers of entities [..., N, F] as they are."""
+    """Numbers of entities [..., N, F], unchanged."""
 
     def __init__(self, space: spaces.Box):
         super().__init__()
@@ -134,7 +134,7 @@ class EntityNumbers(nn.Module):
 
 
 class Clipped(nn.Module):
-    """An encoder of numbers that sees them within plus and minus `limit`."""
+    """An encoder of numbers, clipped to plus and minus `limit`."""
 
     def __init__(self, encoder: nn.Module, limit: float):
         super().__init__()
@@ -146,8 +146,8 @@ class Clipped(nn.Module):
         return self.encoder(obs).clamp(-self.limit, self.limit)
 
 
-class Parts(nn.Module):
-    """A Dict or Tuple observation: each part encoded, then side by side."""
+class NestedEncoder(nn.Module):
+    """A Dict or Tuple observation: the encoded parts concatenated."""
 
     def __init__(self, parts: dict[str, nn.Module], keys: list[str] | None):
         super().__init__()
@@ -157,11 +157,12 @@ class Parts(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         values = [obs[key] for key in self.keys] if self.keys is not None else obs
-        return joined([part(value) for part, value in zip(self.parts, values, strict=True)])
+        features = [part(value) for part, value in zip(self.parts, values, strict=True)]
+        return features[0] if len(features) == 1 else torch.cat(features, -1)
 
 
 class Dense(nn.Module):
-    """An encoder with dense layers of its own."""
+    """An encoder followed by dense layers."""
 
     def __init__(self, encoder: nn.Module, widths: tuple[int, ...], activation: str):
         super().__init__()
@@ -174,7 +175,7 @@ class Dense(nn.Module):
 
 
 class Entities(nn.Module):
-    """A set of entities [..., N, F]: what is largest, or the mean, over all of them."""
+    """A set of entities [..., N, F]: the maximum or the mean over them, [..., F]."""
 
     def __init__(self, encoder: nn.Module, reduce: str):
         super().__init__()
@@ -191,7 +192,8 @@ class Entities(nn.Module):
 
 
 def encoder_of(space: spaces.Space, encoding: Encoding | None = None) -> nn.Module:
-    """The encoder of an observation space; has `features`, takes [..., *shape] in every part."""
+    """Return the encoder of an observation space, with `features`, its output width; every part
+    of an observation is [..., *shape]."""
     encoding = encoding or Encoding()
     known = dict(named_parts(space))
     for path, config in encoding.parts.items():
@@ -204,7 +206,7 @@ def encoder_of(space: spaces.Space, encoding: Encoding | None = None) -> nn.Modu
 
 
 def part_encoder(space: spaces.Space, encoding: Encoding, path: str) -> nn.Module:
-    """The encoder of the part of an observation that `path` names."""
+    """Return the encoder of the part of an observation at `path`."""
     config = encoding.of(path)
     reduce = config.reduce or ("max" if looks_like_entities(space) else None)
     if reduce in ("max", "mean"):
@@ -212,7 +214,7 @@ def part_encoder(space: spaces.Space, encoding: Encoding, path: str) -> nn.Modul
         return Entities(encoder, reduce)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = {key: part_encoder(part, encoding, sub) for key, sub, part in parts_of(space, path)}
-        encoder = Parts(parts, list(parts) if isinstance(space, spaces.Dict) else None)
+        encoder = NestedEncoder(parts, list(parts) if isinstance(space, spaces.Dict) else None)
     elif is_image(space):
         encoder = image_encoder(space, encoding.images, encoding.image_features)
     elif isinstance(space, Codes):
@@ -224,47 +226,53 @@ def part_encoder(space: spaces.Space, encoding: Encoding, path: str) -> nn.Modul
     elif isinstance(space, Numbers):
         encoder = FloatVector(space)
     else:
-        raise unsupported(space)
-    return with_dense(limited(encoder, config), config, encoding)
+        raise BadInput(
+            f"observation space {type(space).__name__} is not supported; use Box, Discrete,"
+            " MultiDiscrete, MultiBinary, Dict or Tuple"
+        )
+    return with_dense(with_clip(encoder, config), config, encoding)
 
 
 def entity_encoder(space: spaces.Space, encoding: Encoding, path: str) -> nn.Module:
-    """The encoder of a set of entities up to [..., N, features]."""
+    """Return the encoder of a set of entities to [..., N, features], before the reduction."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = {}
         for key, sub, part in parts_of(space, path):
             encoder = entity_encoder(part, encoding, sub)
             parts[key] = with_dense(encoder, encoding.of(sub), encoding)
-        return Parts(parts, list(parts) if isinstance(space, spaces.Dict) else None)
+        return NestedEncoder(parts, list(parts) if isinstance(space, spaces.Dict) else None)
     if isinstance(space, spaces.MultiDiscrete):
         size = encoding.of(path).embedding
-        require(size != 0, f"net.parts.{path}.embedding: codes of entities are always embedded")
+        require(
+            size != 0,
+            f"net.parts.{path}.embedding must be at least 1 for codes of entities, got 0",
+        )
         return EntityCodes(space, size)
     assert isinstance(space, spaces.Box)
-    return limited(EntityNumbers(space), encoding.of(path))
+    return with_clip(EntityNumbers(space), encoding.of(path))
 
 
-def limited(encoder: nn.Module, config: PartConfig) -> nn.Module:
-    """`encoder` with its numbers clipped, if that is asked for."""
+def with_clip(encoder: nn.Module, config: PartConfig) -> nn.Module:
+    """Return `encoder` with clipped numbers if `config.clip` is set."""
     return encoder if config.clip is None else Clipped(encoder, config.clip)
 
 
 def with_dense(encoder: nn.Module, config: PartConfig, encoding: Encoding) -> nn.Module:
-    """`encoder` with dense layers, if some are asked for."""
+    """Return `encoder` followed by dense layers if `config.dense` is set."""
     return Dense(encoder, config.dense, encoding.activation) if config.dense else encoder
 
 
 def parts_of(
     space: spaces.Dict | spaces.Tuple, path: str
 ) -> Iterator[tuple[str, str, spaces.Space]]:
-    """Key, path and space of every part."""
+    """Yield key, path and space of every part."""
     named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     for key, part in named:
         yield str(key), f"{path}/{key}" if path else str(key), part
 
 
 def named_parts(space: spaces.Space, path: str = "") -> Iterator[tuple[str, spaces.Space]]:
-    """Path and space of every part at every depth, the whole first."""
+    """Yield path and space of every part at every depth, starting with the whole."""
     yield path, space
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for _, sub, part in parts_of(space, path):
@@ -272,7 +280,7 @@ def named_parts(space: spaces.Space, path: str = "") -> Iterator[tuple[str, spac
 
 
 def entities_in(space: spaces.Space) -> int | None:
-    """How many entities an array or a group of arrays describes; None if it cannot."""
+    """Return the number of entities in an array or a group of arrays; None if it is no such set."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         counts = {entities_in(part) for _, _, part in parts_of(space, "")}
         return counts.pop() if len(counts) == 1 else None
@@ -284,8 +292,8 @@ def entities_in(space: spaces.Space) -> int | None:
 
 
 def looks_like_entities(space: spaces.Space) -> bool:
-    """Whether a group of several arrays is taken for a set of entities: there are numbers [N, F]
-    of each, everything else has the same N, and nothing is an image."""
+    """True if a group of several arrays is encoded as a set of entities by default: some are
+    numbers [N, F], all have the same N, and none is an image."""
     if not isinstance(space, spaces.Dict | spaces.Tuple) or entities_in(space) is None:
         return False
     if len(space.spaces) == 1 or has_images(space):
@@ -294,54 +302,46 @@ def looks_like_entities(space: spaces.Space) -> bool:
 
 
 def check_part(path: str, config: PartConfig, space: spaces.Space) -> None:
-    """Refuse what says nothing to a part of this kind."""
-    told = f"{type(space).__name__} {space.shape}" if space.shape else type(space).__name__
+    """Raise if a setting has no effect on a part of this kind."""
+    kind = f"{type(space).__name__} {space.shape}" if space.shape else type(space).__name__
     name = f"net.parts.{path or '(the whole)'}"
     require(
         config.embedding is None or isinstance(space, Codes),
-        f"{name}.embedding: only codes are embedded, and this is a {told}",
+        f"{name}.embedding has an effect on codes only, and this is a {kind}; remove it",
     )
     require(
         config.clip is None or (isinstance(space, Numbers) and not is_image(space)),
-        f"{name}.clip: only numbers are clipped, and this is a {told}",
+        f"{name}.clip has an effect on numbers only, and this is a {kind}; remove it",
     )
     require(
         config.reduce in (None, "keep") or entities_in(space) is not None,
-        f"{name}.reduce: this {told} is no set of entities: numbers [N, F], codes [N] or [N, K]"
-        " with equal counts in a column, or a group of such with one N",
+        f"{name}.reduce needs a set of entities, and this is a {kind}: use numbers [N, F], codes"
+        " [N] or [N, K] with equal counts in a column, or a group of such with one N",
     )
 
 
 def counts_of(space: Codes) -> np.ndarray:
-    """How many values each component has."""
+    """Return the number of codes of each component."""
     return np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec)
 
 
 def starts_of(space: Codes) -> np.ndarray:
-    """The least value of each component."""
+    """Return the smallest code of each component."""
     return np.broadcast_to(space.start, counts_of(space).shape)
 
 
 def columns_of(counts: np.ndarray) -> np.ndarray:
-    """Of values [N] or [N, K] that are the same in every entity: one a column."""
+    """Return one value per column of values [N] or [N, K] that are equal for all entities."""
     return np.atleast_1d(counts[0])
 
 
 def same_columns(space: spaces.MultiDiscrete) -> bool:
-    """Whether codes [N] or [N, K] mean the same in every entity."""
+    """True if codes [N] or [N, K] have the same range in every entity."""
     start = starts_of(space)
     plain = len(space.shape) in (1, 2)
     return plain and bool((space.nvec == space.nvec[0]).all() and (start == start[0]).all())
 
 
 def embedding_size(count: int) -> int:
-    """A usual width for so many codes: it grows a little faster than the square root."""
+    """Return the usual width of an embedding of `count` codes, about their square root."""
     return min(WIDEST, max(2, round(1.6 * count**0.56)))
-
-
-def unsupported(space: spaces.Space) -> BadInput:
-    """The error for a space that nothing encodes."""
-    return BadInput(
-        f"observation space {type(space).__name__} is not supported; use Box, Discrete,"
-        " MultiDiscrete, MultiBinary, Dict or Tuple"
-    )

@@ -1,4 +1,4 @@
-"""A dense layer whose weights carry learned noise (Fortunato et al. 2018)."""
+"""A dense layer with learned noise in its weights (Fortunato et al. 2018)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 
 class NoisyLinear(nn.Module):
-    """y = (w + s_w * e_w) x + b + s_b * e_b, with factorised noise e that `renew` draws.
+    """y = (w + s_w * e_w) x + b + s_b * e_b (eq. 9) with factorised noise from `reset_noise`.
 
-    Without noise (`quiet`) it is the dense layer of the means.
+    e_w = f(e_out) f(e_in)^T and e_b = f(e_out) with f(x) = sign(x) sqrt(|x|) (eqs. 10 and 11).
+    After `zero_noise` it is the dense layer of the means.
     """
 
     row: Tensor
@@ -28,14 +29,14 @@ class NoisyLinear(nn.Module):
         self.register_buffer("row", torch.zeros(inputs), persistent=False)
         self.register_buffer("column", torch.zeros(outputs), persistent=False)
 
-    def renew(self, generator: torch.Generator | None) -> None:
+    def reset_noise(self, generator: torch.Generator | None) -> None:
         """Draw new noise."""
         for part in (self.row, self.column):
             noise = torch.randn(part.shape, generator=generator, device=part.device)
             part.copy_(noise.sign() * noise.abs().sqrt())
 
-    def quiet(self) -> None:
-        """No noise until it is renewed."""
+    def zero_noise(self) -> None:
+        """Set the noise to 0 until the next `reset_noise`."""
         self.row.zero_()
         self.column.zero_()
 

@@ -1,4 +1,4 @@
-"""A recurrent core that starts anew at every episode boundary."""
+"""A recurrent core whose state is cleared at every episode boundary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 State = tuple[Tensor, ...]
-"""Recurrent state, each part [B, size]; () for a network without memory."""
+"""Recurrent state, each part [B, size]; () for a network without a core."""
 
 
 class Lstm(nn.LSTM):
-    """An LSTM with one bias: torch adds two up, of which one has nothing to say."""
+    """An LSTM with one trainable bias; torch's second one is redundant and stays 0."""
 
     bias_hh_l0: Tensor
 
@@ -40,19 +40,19 @@ class Core(nn.Module):
                 nn.init.zeros_(parameter)
 
     def initial_state(self, batch: int, device: torch.device) -> State:
-        """Zeros."""
+        """Return a state of zeros."""
         return tuple(torch.zeros(batch, self.features, device=device) for _ in range(self.parts))
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Features [T, B, size] and the state after the last row."""
+        """Return features [T, B, size] and the state after the last row."""
         hidden = tuple(part.unsqueeze(0) for part in state)
         features, last = self.unrolled(x, hidden)
         return features, tuple(part.squeeze(0) for part in last)
 
     def unrolled(self, x: Any, hidden: State) -> tuple[Any, State]:
-        """Torch's own call, with the state [1, B, size] as a tuple whatever the kind.
+        """Call torch's LSTM or GRU with the state as a tuple of [1, B, size] for both kinds.
 
-        On the CPU always in single precision: not every one has such cores in bfloat16.
+        On the CPU always in float32, since some CPUs have no bfloat16 LSTM or GRU.
         """
         if torch.is_autocast_enabled("cpu") and hidden[0].device.type == "cpu":
             with torch.autocast("cpu", enabled=False):
@@ -61,23 +61,22 @@ class Core(nn.Module):
         return features, last if self.parts == 2 else (last,)
 
     def window(self, x: Tensor, state: State, reset: Tensor | None) -> Tensor:
-        """Features [T, B, size] of rows before some of which, marked in `reset` [T, B], the
-        state is cleared.
+        """Return features [T, B, size]; the state is cleared before rows marked in `reset` [T, B].
 
-        Every stretch between resets becomes a sequence of its own, padded behind, so that all go
-        through the core in one call instead of row by row.
+        The rows between two resets become a separate padded sequence, so that one call of the core
+        computes all of them instead of one call per row.
         """
         if reset is None:
             return self(x, state)[0]
-        parts = stretches(x, state, reset)
+        parts = split_at_resets(x, state, reset)
         features = self(parts.padded, parts.first)[0][parts.place, parts.sequence]
         return features.unflatten(0, reset.t().shape).transpose(0, 1)
 
     def after(self, x: Tensor, state: State, reset: Tensor | None) -> State:
-        """The state after the last of such rows."""
+        """Return the state after the last row; it is cleared before rows marked in `reset`."""
         if reset is None:
             return self(x, state)[1]
-        parts = stretches(x, state, reset)
+        parts = split_at_resets(x, state, reset)
         rows = len(reset)
         lengths = parts.place.new_zeros(parts.padded.shape[1]).scatter_reduce(
             0, parts.sequence, parts.place + 1, "amax"
@@ -89,54 +88,53 @@ class Core(nn.Module):
         return tuple(part.squeeze(0)[ends] for part in after)
 
 
-class Stretches(NamedTuple):
-    """Rows [T, B] cut at resets into sequences, padded behind."""
+class PaddedSequences(NamedTuple):
+    """Rows [T, B] split at resets into padded sequences."""
 
     padded: Tensor
-    """[longest, sequences, inputs]."""
+    """Inputs, padded at the end, [longest, sequences, inputs]."""
     first: State
     """State before the first row of each sequence."""
     sequence: Tensor
-    """Which sequence a row is in, [B * T], counted lane after lane."""
+    """Sequence of each row, [B * T], numbered lane after lane."""
     place: Tensor
-    """Where in its sequence a row is, [B * T]."""
+    """Position of each row in its sequence, [B * T]."""
 
 
-def stretches(x: Tensor, state: State, reset: Tensor) -> Stretches:
-    """The stretches between resets of rows [T, B, inputs]."""
+def split_at_resets(x: Tensor, state: State, reset: Tensor) -> PaddedSequences:
+    """Split rows [T, B, inputs] at resets into sequences."""
     rows, lanes = reset.shape
-    begins = reset.t().clone()
-    begins[:, 0] = True
-    starts = begins.flatten().nonzero().squeeze(-1)
-    sequence = begins.flatten().cumsum(0) - 1
+    is_start = reset.t().clone()
+    is_start[:, 0] = True
+    starts = is_start.flatten().nonzero().squeeze(-1)
+    sequence = is_start.flatten().cumsum(0) - 1
     place = torch.arange(rows * lanes, device=x.device) - starts[sequence]
     padded = x.new_zeros(int(place.max()) + 1, len(starts), x.shape[-1])
     padded = padded.index_put((place, sequence), x.transpose(0, 1).flatten(0, 1))
-    carried = starts % rows == 0
-    first = tuple(spread(part, carried) for part in clear(state, reset[0]))
-    return Stretches(padded, first, sequence, place)
-
-
-def spread(state: Tensor, carried: Tensor) -> Tensor:
-    """The lanes' state [B, size] where a sequence carries it on, zeros elsewhere, [N, size]."""
-    first = state.new_zeros(len(carried), state.shape[-1])
-    return first.index_put((carried,), state)
+    # The first sequence of each lane continues the lane's state [B, size]; others start from 0.
+    continues = starts % rows == 0
+    first = tuple(
+        part.new_zeros(len(starts), part.shape[-1]).index_put((continues,), part)
+        for part in clear(state, reset[0])
+    )
+    return PaddedSequences(padded, first, sequence, place)
 
 
 def clear(state: State, reset: Tensor) -> State:
-    """The state with the lanes marked in `reset` [B] set to zero."""
+    """Return the state with the lanes marked in `reset` [B] set to zero."""
     return tuple(part.masked_fill(reset.unsqueeze(-1), 0.0) for part in state)
 
 
 def carry(state: State, resetting: np.ndarray) -> State:
-    """The state for the next row: cleared in the lanes whose row was a reset, marked [B]."""
+    """Return the state for the next row, cleared in the lanes whose row was a reset row [B]."""
     if not state or not resetting.any():
         return state
     return clear(state, torch.as_tensor(resetting, device=state[0].device))
 
 
 def resets(mask: Tensor) -> Tensor | None:
-    """Where state must be cleared before a row: after each masked row, [T, B]; None if nowhere."""
+    """Return the rows [T, B] before which the state is cleared: those after a masked row; None if
+    there are none."""
     after = mask[:-1] == 0
     if not bool(after.any()):
         return None

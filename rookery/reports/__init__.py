@@ -1,4 +1,4 @@
-"""What is drawn from the files that runs and studies leave."""
+"""Pictures drawn from the files of runs, scaling studies and sweeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from rookery.errors import missing_extra
 
 
 def require_matplotlib(what: str) -> None:
-    """BadInput if there is nothing to draw with."""
+    """Raise BadInput if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_extra(what, "plots")

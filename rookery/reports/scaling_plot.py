@@ -1,4 +1,4 @@
-"""The picture of a scaling study, from its scaling.json."""
+"""Plot a scaling study from its scaling.json."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from rookery.runs.files import read_json, writing
 
-Rows = Sequence[Mapping[str, Any]]
+ScalingRows = Sequence[Mapping[str, Any]]
 
 
-def draw(folder: Path) -> Path | None:
+def draw_scaling(folder: Path) -> Path | None:
     """Write scaling.png beside the scaling.json in `folder`; None if no point has a speed."""
     from matplotlib.figure import Figure
 
-    told = read_json(folder / "scaling.json")
+    study = read_json(folder / "scaling.json")
     studies = {
         name: measured
-        for name, rows in told["studies"].items()
+        for name, rows in study["studies"].items()
         if (measured := [row for row in rows if "steps_per_second" in row])
     }
     if not studies:
@@ -26,10 +26,10 @@ def draw(folder: Path) -> Path | None:
     figure = Figure(figsize=(1 + 6 * len(studies), 4.8), layout="constrained")
     panels = figure.subplots(1, len(studies), squeeze=False)[0]
     for axes, (name, rows) in zip(panels, studies.items(), strict=True):
-        panel(axes, name, rows, told.get("reference"))
-    cores = "1 core" if told["cores"] == 1 else f"{told['cores']} cores"
-    environment = shortened(told["environment"])
-    figure.suptitle(f"{told['algorithm']} on {environment}: {told['backend']}, {cores}")
+        panel(axes, name, rows, study.get("reference"))
+    cores = "1 core" if study["cores"] == 1 else f"{study['cores']} cores"
+    environment = shortened(study["environment"])
+    figure.suptitle(f"{study['algorithm']} on {environment}: {study['backend']}, {cores}")
     picture = folder / "scaling.png"
     with writing(picture):
         figure.savefig(picture, dpi=130)
@@ -37,14 +37,14 @@ def draw(folder: Path) -> Path | None:
 
 
 def shortened(environment: str) -> str:
-    """A name of many addresses by the first of them."""
+    """Return the name of an environment; of several addresses, the first and their number."""
     first, *others = environment.split(",")
     return f"{first} and {len(others)} more" if others else first
 
 
-def panel(axes: Any, study: str, rows: Rows, reference: Mapping[str, Any] | None) -> None:
-    """Speed against actors, measured, ideal and predicted; or against environments, named as a
-    reference names its points, and beside them."""
+def panel(axes: Any, study: str, rows: ScalingRows, reference: Mapping[str, Any] | None) -> None:
+    """Plot measured, ideal and predicted speed against actors; with a reference, against
+    environments, beside the reference's series."""
     at = [row["actors"] * (row["envs"] if reference else 1) for row in rows]
     draw_own(axes, at, rows)
     names = reference["labels"] if reference else {row["label"]: row["label"] for row in rows}
@@ -70,8 +70,8 @@ def panel(axes: Any, study: str, rows: Rows, reference: Mapping[str, Any] | None
     axes.legend(loc="best" if reference else "upper left")
 
 
-def draw_own(axes: Any, at: Sequence[int], rows: Rows) -> None:
-    """What was measured, the ideal, and what was predicted."""
+def draw_own(axes: Any, at: Sequence[int], rows: ScalingRows) -> None:
+    """Plot the measured, ideal and predicted speeds."""
     speeds = [row["steps_per_second"] for row in rows]
     below = [row["steps_per_second"] - row["min"] for row in rows]
     above = [row["max"] - row["steps_per_second"] for row in rows]
@@ -101,8 +101,8 @@ def draw_own(axes: Any, at: Sequence[int], rows: Rows) -> None:
     )
 
 
-def draw_reference(axes: Any, series: Mapping[str, Rows]) -> list[int]:
-    """The lines of other studies; where their points are."""
+def draw_reference(axes: Any, series: Mapping[str, ScalingRows]) -> list[int]:
+    """Plot the series of a reference and return the positions of their points."""
     for number, (name, points) in enumerate(series.items(), 2):
         at = [point["environments"] for point in points]
         speeds = [point["steps_per_second"] for point in points]
@@ -120,7 +120,7 @@ def draw_reference(axes: Any, series: Mapping[str, Rows]) -> list[int]:
 
 
 def scale(axes: Any, at: Sequence[int]) -> None:
-    """Both axes logarithmic, with plain numbers."""
+    """Make both axes logarithmic, with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log", base=2)

@@ -1,4 +1,4 @@
-"""A picture of where a run's time went, from its progress.csv."""
+"""Plot where a run's time went, from its progress.csv."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rookery.runs.table import Row, number, read_rows
 
 LEARNER = ("learn", "reduce", "wait")
 ACTOR = ("env", "inference", "transfer")
-COLOURS = {
+SPLIT_COLOURS = {
     "env": "#4c9f70",
     "inference": "#3b7dd8",
     "transfer": "#9ec1f0",
@@ -21,14 +21,14 @@ COLOURS = {
 }
 
 Bars = dict[str, dict[str, float]]
-"""Of each bar, seconds by kind of work."""
+"""Seconds by kind of work, for each bar."""
 
 
 def bars(rows: Sequence[Row]) -> Bars:
-    """Where the time between the first report and the last went.
+    """Return where the time between the first and the last report went.
 
-    Actors in threads work beside the learner, so each has a bar of its own; elsewhere the two take
-    turns in one. What no clock counted is "other".
+    On threads actors and learner work at the same time and have a bar each; elsewhere they
+    alternate and share one. Time that was not measured is "other".
     """
     passed = number(rows[-1], "seconds") - number(rows[0], "seconds")
     spent = {name: sum(number(row, f"{name}_s") for row in rows[1:]) for name in (*ACTOR, *LEARNER)}
@@ -36,17 +36,17 @@ def bars(rows: Sequence[Row]) -> Bars:
         waited = sum(number(row, "actor_wait_s") for row in rows[1:])
         actor = {name: spent[name] for name in ACTOR} | {"wait": waited}
         learner = {name: spent[name] for name in LEARNER}
-        return {"an actor": with_rest(actor, passed), "the learner": with_rest(learner, passed)}
-    return {"actor and learner\nin turn": with_rest(spent, passed)}
+        return {"an actor": with_other(actor, passed), "the learner": with_other(learner, passed)}
+    return {"actor and learner\nin turn": with_other(spent, passed)}
 
 
-def with_rest(spent: dict[str, float], passed: float) -> dict[str, float]:
-    """With what is left of the time that passed."""
+def with_other(spent: dict[str, float], passed: float) -> dict[str, float]:
+    """Add the rest of the time that passed as "other"."""
     return spent | {"other": max(0.0, passed - sum(spent.values()))}
 
 
-def draw(run: Path, picture: Path) -> None:
-    """Write the picture of a run's folder; a run of fewer than two reports has none."""
+def draw_split(run: Path, picture: Path) -> None:
+    """Write the picture of a run's folder, unless it has fewer than two reports."""
     from matplotlib.figure import Figure
 
     rows = read_rows(run / "progress.csv")
@@ -58,7 +58,9 @@ def draw(run: Path, picture: Path) -> None:
     for at, spent in enumerate(whole.values()):
         passed, left = sum(spent.values()), 0.0
         for name, seconds in spent.items():
-            axes.barh(at, seconds, left=left, color=COLOURS[name], edgecolor="white", label=name)
+            axes.barh(
+                at, seconds, left=left, color=SPLIT_COLOURS[name], edgecolor="white", label=name
+            )
             if seconds > 0.04 * passed:
                 axes.text(
                     *(left + seconds / 2, at, f"{100 * seconds / passed:.0f} %"),
@@ -76,10 +78,10 @@ def draw(run: Path, picture: Path) -> None:
     )
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     figure.legend(
-        [named[name] for name in COLOURS if name in named],
-        [name for name in COLOURS if name in named],
+        [named[name] for name in SPLIT_COLOURS if name in named],
+        [name for name in SPLIT_COLOURS if name in named],
         loc="outside lower center",
-        ncols=len(COLOURS),
+        ncols=len(SPLIT_COLOURS),
     )
     with writing(picture):
         figure.savefig(picture, dpi=130)

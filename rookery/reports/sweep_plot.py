@@ -1,4 +1,4 @@
-"""The picture of a sweep, from its results.csv and sweep.json."""
+"""Plot a sweep from its results.csv and sweep.json."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from rookery.runs.files import read_json, writing
-from rookery.runs.table import parse, read_cells
+from rookery.runs.table import parse_number, read_cells
 
 Rows = Sequence[Mapping[str, str]]
 COLOURS = {"finished": "C0", "stopped": "0.6"}
-COLUMNS = 3
+SWEEP_COLUMNS = 3
 
 
-def draw(folder: Path) -> Path | None:
+def draw_sweep(folder: Path) -> Path | None:
     """Write sweep.png beside the results in `folder`; None if no trial has a score."""
     from matplotlib.figure import Figure
 
     spec = read_json(folder / "sweep.json")
     rows = [row for row in read_cells(folder / "results.csv")[1] if row["status"] in COLOURS]
-    rows = [row for row in rows if parse(row["score"]) is not None]
+    rows = [row for row in rows if parse_number(row["score"]) is not None]
     if not rows:
         return None
     count = 1 + len(spec["space"])
-    across = 2 if count == 4 else min(count, COLUMNS)
+    across = 2 if count == 4 else min(count, SWEEP_COLUMNS)
     down = math.ceil(count / across)
     figure = Figure(figsize=(1 + 4.2 * across, 0.6 + 3.6 * down), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten()
@@ -47,7 +47,7 @@ def draw(folder: Path) -> Path | None:
 
 
 def progress_panel(axes: Any, rows: Rows, spec: Mapping[str, Any]) -> None:
-    """Score against the trial's number, and the best so far of those that ran to their end."""
+    """Plot score against trial number, and the best score so far of finished trials."""
     better = max if spec["mode"] == "max" else min
     for status, label in (("finished", "ran to its end"), ("stopped", "stopped early")):
         these = [row for row in rows if row["status"] == status]
@@ -63,11 +63,13 @@ def progress_panel(axes: Any, rows: Rows, spec: Mapping[str, Any]) -> None:
 
 
 def setting_panel(axes: Any, rows: Rows, name: str, written: Mapping[str, Any]) -> None:
-    """Score against a searched setting, on the scale that it was searched on."""
+    """Plot score against a searched setting, on the scale of its search space."""
     (kind,) = written
     if kind == "choice":
         seen = {row[name]: None for row in rows}
-        labels = sorted(seen, key=lambda text: (parse(text) is None, parse(text) or 0, text))
+        labels = sorted(
+            seen, key=lambda text: (parse_number(text) is None, parse_number(text) or 0, text)
+        )
         places = [float(labels.index(row[name])) for row in rows]
         axes.set_xticks(range(len(labels)), labels)
         axes.margins(x=0.2)
@@ -83,7 +85,7 @@ def setting_panel(axes: Any, rows: Rows, name: str, written: Mapping[str, Any]) 
 
 
 def log_scale(axes: Any, ticks: tuple[int, ...]) -> None:
-    """A logarithmic axis with plain numbers at so many times the powers of ten."""
+    """Make the x axis logarithmic, with plain numbers at multiples of the powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -93,7 +95,7 @@ def log_scale(axes: Any, ticks: tuple[int, ...]) -> None:
 
 
 def points(axes: Any, places: list[float], rows: Rows, label: str | None = None) -> None:
-    """A dot a trial with a line over its seeds, from the least to the most."""
+    """Plot a dot per trial, with a line from the lowest to the highest score of its seeds."""
     for place, row in zip(places, rows, strict=True):
         seeds = [float(row[key]) for key in row if key.startswith("score_seed_") and row[key]]
         if len(seeds) > 1:

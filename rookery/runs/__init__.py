@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder, its checkpoints and its reports."""
+"""Files of a run: its folder, checkpoints and reports."""

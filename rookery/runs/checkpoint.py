@@ -1,8 +1,8 @@
-"""Checkpoints: folders of safetensors and JSON that are whole, or are told to be broken.
+"""Checkpoints: folders of safetensors and JSON files, with checksums that detect damage.
 
-A checkpoint is written to a hidden folder beside its place, synced to disk and renamed. Prefixes
-of the hidden folders: `.tmp_` is being written, `.old_` is being replaced, `.gone_` is being
-removed. Nothing in a checkpoint is ever executed.
+A checkpoint is written to a hidden folder beside its final path, synced to disk and renamed.
+Prefixes of hidden folders: `.tmp_` is being written, `.old_` is being replaced, `.gone_` is being
+removed. Loading a checkpoint never executes code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from rookery.errors import BadInput, require
-from rookery.runs.files import finite, read_json, to_json, writing
+from rookery.runs.files import jsonable, read_json, to_json, writing
 
 FORMAT = 1
 _NAME = re.compile(r"(?P<old>\.old_)?step_(?P<step>\d+)")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"(?P<old>\.old_)?step_(?P<step>\d+)")
 
 @dataclass
 class Checkpoint:
-    """What a checkpoint holds, and which newer ones were passed over because they are broken."""
+    """Content of a checkpoint; `skipped` has the errors of newer ones that are damaged."""
 
     step: int
     tensors: dict[str, dict[str, Tensor]]
@@ -41,7 +41,7 @@ class Checkpoint:
     skipped: list[str] = field(default_factory=list)
 
 
-def save(
+def save_checkpoint(
     folder: Path,
     step: int,
     tensors: Mapping[str, Mapping[str, Tensor]],
@@ -51,19 +51,19 @@ def save(
 ) -> Path:
     """Write `folder/step_NNNNNNNNN`, then remove the oldest beyond `keep` (None: keep all).
 
-    `tensors` maps a state's name to its tensors: {"weights": ...} goes to weights.safetensors. The
-    steps in `protect` are never removed and do not count. One process writes to a folder at a time.
+    `tensors` maps a file's name to its tensors: {"weights": ...} goes to weights.safetensors. The
+    steps in `protect` are never removed and do not count. Only one process may write to a folder.
     """
     require(keep is None or keep >= 1, f"keep: at least one checkpoint must be kept, got {keep}")
     folder = Path(folder)
     place = path_of(folder, step)
     with writing(place):
         folder.mkdir(parents=True, exist_ok=True)
-        _settle(folder)
+        _clean_up(folder)
         fresh = place.with_name(f".tmp_{place.name}")
         try:
             _write(fresh, step, tensors, meta)
-            _put(fresh, place)
+            _replace(fresh, place)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
@@ -71,8 +71,8 @@ def save(
     return place
 
 
-def load(path: Path) -> Checkpoint:
-    """The checkpoint in `path`; BadInput names the file that is missing, cut short or altered."""
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint in `path`; raise BadInput that names a missing or damaged file."""
     path = Path(path)
     require(path.is_dir(), f"{path}: no such checkpoint")
     body = _read_meta(path / "meta.json")
@@ -83,28 +83,28 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(body["step"], tensors, body["meta"], path)
 
 
-def newest_whole(folder: Path) -> Checkpoint:
-    """The newest checkpoint that verifies; `skipped` says what is wrong with newer ones."""
+def load_newest(folder: Path) -> Checkpoint:
+    """Return the newest checkpoint that is not damaged."""
     skipped: list[str] = []
     for path in reversed(_candidates(Path(folder))):
         try:
-            found = load(path)
+            found = load_checkpoint(path)
         except BadInput as error:
             skipped.append(str(error))
             continue
         found.skipped = skipped
         return found
     why = f" ({'; '.join(skipped)})" if skipped else ""
-    raise BadInput(f"{folder}: holds no whole checkpoint{why}")
+    raise BadInput(f"{folder}: has no intact checkpoint{why}")
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps there are checkpoints of, oldest first, whole or not."""
+    """Return the steps of all checkpoints, oldest first, damaged ones included."""
     return [_step(path) for path in _candidates(Path(folder))]
 
 
-def label(folder: Path, name: str, step: int) -> None:
-    """Let the link `folder/name` ("best", "last") lead to the checkpoint of `step`."""
+def label_checkpoint(folder: Path, name: str, step: int) -> None:
+    """Make the link `folder/name` ("best", "last") point to the checkpoint of `step`."""
     link = Path(folder) / name
     fresh = link.with_name(f".{name}")
     with writing(link):
@@ -114,20 +114,20 @@ def label(folder: Path, name: str, step: int) -> None:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` stands."""
+    """Return the path of the checkpoint of `step`."""
     return Path(folder) / f"step_{step:09d}"
 
 
-def check_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
-    """BadInput that names the first difference, unless all names and shapes agree."""
-    other = "the checkpoint is of another network"
+def check_network_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
+    """Raise BadInput that names the first difference, unless all names and shapes are equal."""
+    other = "the checkpoint is of a different network"
     for name, shape in wanted.items():
-        require(name in saved, f"{other}: it lacks {name}, here {list(shape)}")
+        require(name in saved, f"{other}: it has no {name}, which has shape {list(shape)} here")
         found = list(saved[name].shape)
         agree = found == list(shape)
         require(agree, f"{other}: {name} is {found}, this network has {list(shape)}")
     extra = next((name for name in saved if name not in wanted), None)
-    require(extra is None, f"{other}: its {extra} has no place in this network")
+    require(extra is None, f"{other}: its {extra} does not exist in this network")
 
 
 # ---------------------------------------------------------------- writing
@@ -136,21 +136,21 @@ def check_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size])
 def _write(
     fresh: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]
 ) -> None:
-    """All files of a checkpoint into the new folder `fresh`, on disk when this returns."""
+    """Write all files of a checkpoint to the new folder `fresh` and sync them to disk."""
     fresh.mkdir()
     files = {}
     for name, state in tensors.items():
-        require(re.fullmatch(r"[\w-]+", name), f'"{name}" cannot name a state file')
-        data = bytes_of({key: _own(value) for key, value in state.items()})
+        require(re.fullmatch(r"[\w-]+", name), f'"{name}" is not a valid name of a state file')
+        data = bytes_of({key: _contiguous_copy(value) for key, value in state.items()})
         _write_synced(fresh / f"{name}.safetensors", data)
         files[f"{name}.safetensors"] = {"bytes": len(data), "sha256": _digest(data)}
-    body = {"format": FORMAT, "step": int(step), "files": files, "meta": finite(meta)}
+    body = {"format": FORMAT, "step": int(step), "files": files, "meta": jsonable(meta)}
     text = to_json({**body, "sha256": _digest_of_body(body)})
     _write_synced(fresh / "meta.json", text.encode())
     _sync_folder(fresh)
 
 
-def _own(value: Tensor) -> Tensor:
+def _contiguous_copy(value: Tensor) -> Tensor:
     # safetensors refuses tensors that share memory (tied parameters) or are not contiguous.
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
@@ -170,38 +170,38 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _put(fresh: Path, place: Path) -> None:
-    """Rename `fresh` to `place`. A folder cannot replace a full one, so the old one steps aside;
-    should this stop in between, readers still find it under its other name."""
-    aside = place.with_name(f".old_{place.name}")
+def _replace(fresh: Path, place: Path) -> None:
+    """Rename `fresh` to `place`. A folder cannot replace one that is not empty, so an old one is
+    renamed first; after a crash in between, readers still find it under that name."""
+    old = place.with_name(f".old_{place.name}")
     replaces = place.exists()
     if replaces:
-        os.rename(place, aside)
+        os.rename(place, old)
     try:
         os.rename(fresh, place)
     except BaseException:
         if replaces:
-            os.rename(aside, place)
+            os.rename(old, place)
         raise
     _sync_folder(place.parent)
     if replaces:
-        _remove(aside)
+        _remove(old)
 
 
-def _settle(folder: Path) -> None:
-    """Undo or finish what a crash left half done."""
-    for aside in folder.glob(".old_step_*"):
-        place = folder / aside.name.removeprefix(".old_")
+def _clean_up(folder: Path) -> None:
+    """Undo or complete what a crash interrupted."""
+    for old in folder.glob(".old_step_*"):
+        place = folder / old.name.removeprefix(".old_")
         if place.exists():
-            _remove(aside)
+            _remove(old)
         else:
-            os.rename(aside, place)
-    for left in (*folder.glob(".tmp_step_*"), *folder.glob(".gone_step_*")):
-        shutil.rmtree(left)
+            os.rename(old, place)
+    for partial in (*folder.glob(".tmp_step_*"), *folder.glob(".gone_step_*")):
+        shutil.rmtree(partial)
 
 
 def _remove(path: Path) -> None:
-    # Renamed first, so that a crash in between leaves no half checkpoint under a real name.
+    # Renamed first, so that a crash cannot leave a partial checkpoint under a regular name.
     gone = path.with_name(f".gone_{path.name.removeprefix('.old_')}")
     os.rename(path, gone)
     shutil.rmtree(gone)
@@ -219,7 +219,7 @@ def _prune(folder: Path, newest: int, keep: int | None, protect: Collection[int]
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Checkpoint folders by step, oldest first; one that stepped aside only if none replaced it."""
+    """Return the checkpoint folders, oldest first; an `.old_` one only if none has replaced it."""
     paths = [path for path in folder.glob("*step_*") if _NAME.fullmatch(path.name)]
     real = {_step(path) for path in paths if not path.name.startswith(".")}
     return sorted(
@@ -236,9 +236,9 @@ def _step(path: Path) -> int:
 def _read_meta(path: Path) -> dict[str, Any]:
     body = read_json(path)
     intact = isinstance(body, dict) and body.pop("sha256", "") == _digest_of_body(body)
-    require(intact, f"{path}: was altered or damaged since it was written")
+    require(intact, f"{path}: was changed or damaged after it was written")
     known = body.get("format") == FORMAT
-    require(known, f"{path}: is of format {body.get('format')}, this version reads {FORMAT}")
+    require(known, f"{path}: has format {body.get('format')}, this version reads {FORMAT}")
     return dict(body)
 
 
@@ -248,13 +248,13 @@ def _read_tensors(path: Path, facts: Mapping[str, Any]) -> dict[str, Tensor]:
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     size = facts["bytes"]
-    require(len(data) >= size, f"{path}: was cut short, {len(data):,} of {size:,} bytes are left")
+    require(len(data) >= size, f"{path}: is truncated, {len(data):,} of {size:,} bytes are left")
     intact = len(data) == size and _digest(data) == facts["sha256"]
-    require(intact, f"{path}: was altered or damaged since it was written")
+    require(intact, f"{path}: was changed or damaged after it was written")
     try:
         return tensors_of(data)
     except SafetensorError as error:
-        raise BadInput(f"{path}: is no safetensors file: {error}") from error
+        raise BadInput(f"{path}: is not a safetensors file: {error}") from error
 
 
 def _digest(data: bytes) -> str:

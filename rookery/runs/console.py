@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from rookery.runs.callbacks import Callback
+
 BAR_INTERVAL_S = 0.1
 
 
-class ConsoleSink:
+class ConsoleSink(Callback):
     """Shows how far a run is.
 
     On a terminal: a bar. Elsewhere, or if `plain`: one line a report, at most one every
@@ -30,7 +32,6 @@ class ConsoleSink:
         self.total_steps = total_steps
         self._stream: TextIO = sys.stdout if stream is None else stream
         self._clock = clock
-        self._rate = _Rate(first_step, clock)
         terminal = self._stream.isatty() and not plain
         self._bar = _Bar(total_steps, first_step, self._stream) if terminal else None
         self._interval_s = BAR_INTERVAL_S if terminal else interval_s
@@ -38,9 +39,9 @@ class ConsoleSink:
         self._silent = False
         self._held: tuple[int, dict[str, float]] | None = None
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_report(self, report: Mapping[str, float]) -> None:
         """Show the report, or hold it back if one was shown a moment ago."""
-        self._held = (step, dict(metrics))
+        self._held = (int(report["env_steps"]), dict(report))
         if self._clock() - self._shown_at >= self._interval_s:
             self._show()
 
@@ -55,7 +56,6 @@ class ConsoleSink:
             return
         step, metrics = self._held
         self._held, self._shown_at = None, self._clock()
-        metrics.setdefault("env_steps_per_second", self._rate.at(step))
         if self._bar:
             self._bar.show(step, metrics)
         else:
@@ -66,17 +66,6 @@ class ConsoleSink:
             print(line, file=self._stream, flush=True)
         except BrokenPipeError:  # the reader (`| head`) has seen enough; training goes on
             self._silent = True
-
-
-class _Rate:
-    """Steps a second since the start, for reports that do not say."""
-
-    def __init__(self, first_step: int, clock: Callable[[], float]):
-        self._first_step, self._clock, self._start = first_step, clock, clock()
-
-    def at(self, step: int) -> float:
-        elapsed = self._clock() - self._start
-        return (step - self._first_step) / elapsed if elapsed > 0 else 0.0
 
 
 class _Bar:

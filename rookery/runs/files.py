@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, then renamed into it."""
+"""Atomic writing of text and JSON files: written to a temporary file, then renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.errors import BadInput
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell a failure to write `path` in one line that names it and the reason."""
+    """Turn an OSError in the body into BadInput that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -24,20 +24,20 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def new_folder(path: Path, what: str) -> None:
-    """Make a folder for a run or the like, which must not be there yet."""
+    """Create the folder of a run or sweep (`what`), which must not exist yet."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.mkdir()
         except FileExistsError:
             raise BadInput(
-                f"name: {path} exists already. Give another --name, or go on with that {what}:"
+                f"name: {path} already exists. Use another --name, or continue that {what}:"
                 f" --resume {path}"
             ) from None
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` with `text`; after a crash the file is the old one or the new one."""
+    """Replace `path` atomically: after a crash the file has either the old text or the new."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with writing(path):
@@ -57,29 +57,29 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON that any parser reads: NaN and infinities become null."""
-    return json.dumps(finite(value), indent=2, allow_nan=False)
+    """Return indented, strictly valid JSON: NaN and infinities become null."""
+    return json.dumps(jsonable(value), indent=2, allow_nan=False)
 
 
-def finite(value: Any) -> Any:
-    """`value` made of JSON's own types, with null for what JSON has no number for."""
+def jsonable(value: Any) -> Any:
+    """Return `value` in JSON types, with None for NaN and infinities."""
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [jsonable(item) for item in value]
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "item") and not isinstance(value, float):  # a numpy or torch scalar
-        return finite(value.item())
+        return jsonable(value.item())
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")
 
 
 def read_json(path: Path) -> Any:
-    """The value in the JSON file `path`, or BadInput that names the file and what ails it."""
+    """Return the content of a JSON file; raise BadInput that names the file and the problem."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

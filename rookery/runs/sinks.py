@@ -1,51 +1,20 @@
-"""Where reports go: CSV, TensorBoard, the console, or all of them."""
+"""Callbacks that write reports to progress.csv and to TensorBoard."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from rookery.runs.console import ConsoleSink
+from rookery.runs.callbacks import Callback
 from rookery.runs.files import write_text, writing
-from rookery.runs.table import cell, parse, read_cells, to_text
-
-__all__ = ["ConsoleSink", "CsvSink", "Sink", "Sinks", "TensorBoardSink", "tag_of"]
+from rookery.runs.table import parse_number, read_cells, to_cell, to_text
 
 
-class Sink(Protocol):
-    """Takes one report after another."""
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the report made at `step` agent steps."""
-
-    def close(self) -> None:
-        """Finish; nothing is written afterwards."""
-
-
-class Sinks:
-    """Several sinks as one."""
-
-    def __init__(self, sinks: Iterable[Sink]):
-        self.sinks = list(sinks)
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the report to every sink."""
-        for sink in self.sinks:
-            sink.write(step, metrics)
-
-    def close(self) -> None:
-        """Close every sink, also when one of them fails to."""
-        with ExitStack() as stack:
-            for sink in reversed(self.sinks):
-                stack.callback(sink.close)
-
-
-class CsvSink:
+class CsvSink(Callback):
     """A row a report, on disk as soon as it is written; `env_steps` is the first column.
 
     A file that is there already is continued, without the rows past `resume_step`: the resumed run
@@ -54,21 +23,30 @@ class CsvSink:
 
     def __init__(self, path: str | Path, resume_step: int | None = None):
         self.path = Path(path)
+        self._open_at(resume_step)
+
+    def _open_at(self, resume_step: int | None) -> None:
         self._header, rows = read_cells(self.path)
         if self._header:
             kept = [row for row in rows if _within(row, resume_step)]
             write_text(self.path, to_text(self._header, kept))
         self._file = self._open()
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_report(self, report: Mapping[str, float]) -> None:
         """Append a row; a column not seen before is added to the rows so far, empty."""
-        row = {name: cell(value) for name, value in {"env_steps": step, **metrics}.items()}
+        first = {"env_steps": report["env_steps"]}
+        row = {name: to_cell(value) for name, value in (first | dict(report)).items()}
         new = [name for name in row if name not in self._header]
         if new:
             self._widen(new)
         with writing(self.path):
             self._file.write(to_text(self._header, [row], with_header=False))
             self._file.flush()
+
+    def on_rewind(self, env_steps: int) -> None:
+        """Remove the rows past `env_steps`."""
+        self.close()
+        self._open_at(env_steps)
 
     def close(self) -> None:
         """Close the file."""
@@ -89,7 +67,7 @@ class CsvSink:
 
 
 def _within(row: Mapping[str, str], step: int | None) -> bool:
-    at = parse(row.get("env_steps", ""))
+    at = parse_number(row.get("env_steps", ""))
     return step is None or (at is not None and at <= step)
 
 
@@ -119,7 +97,7 @@ def tag_of(name: str) -> str:
     return f"machine/{name}" if name.endswith("_percent") else f"learner/{name}"
 
 
-class TensorBoardSink:
+class TensorBoardSink(Callback):
     """An event file for TensorBoard, one event a report.
 
     Written with TensorBoard's own record writer: no thread, no queue that a crash would lose, and
@@ -136,25 +114,36 @@ class TensorBoardSink:
 
         self._event: Any = event_pb2.Event
         self._summary: Any = summary_pb2.Summary
+        self._session: Any = event_pb2.SessionLog
+        self._writer: Any = RecordWriter
+        self.folder = Path(folder)
+        self._open_at(resume_step)
+
+    def _open_at(self, resume_step: int | None) -> None:
         name = f"events.out.tfevents.{int(time.time()):010d}.{os.uname().nodename}"
-        self.path = Path(folder) / f"{name}.{os.getpid()}.{next(self._count)}"
+        self.path = self.folder / f"{name}.{os.getpid()}.{next(self._count)}"
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._records: Any = RecordWriter(self.path.open("wb"))
+            self._records: Any = self._writer(self.path.open("wb"))
         self._add(file_version="brain.Event:2")
         if resume_step is not None:
             # TensorBoard then hides what earlier event files say of the steps made again.
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            start = self._session(status=self._session.START)
             self._add(step=resume_step + 1, session_log=start)
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_report(self, report: Mapping[str, float]) -> None:
         """Append the report as scalars."""
         values = [
             self._summary.Value(tag=tag_of(name), simple_value=float(value))
-            for name, value in metrics.items()
+            for name, value in report.items()
             if value is not None
         ]
-        self._add(step=int(step), summary=self._summary(value=values))
+        self._add(step=int(report["env_steps"]), summary=self._summary(value=values))
+
+    def on_rewind(self, env_steps: int) -> None:
+        """Continue in a new file that hides later steps of this one."""
+        self.close()
+        self._open_at(env_steps)
 
     def close(self) -> None:
         """Close the file."""

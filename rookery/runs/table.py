@@ -1,4 +1,4 @@
-"""Rows of numbers in a CSV file."""
+"""CSV files of numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Row = dict[str, Number | None]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of `path`, numbers parsed, None where a cell is empty; [] if there is no file."""
-    return [{name: parse(cell) for name, cell in row.items()} for row in read_cells(path)[1]]
+    """Return the rows of `path` as numbers, None for empty cells; [] if there is no file."""
+    return [{name: parse_number(cell) for name, cell in row.items()} for row in read_cells(path)[1]]
 
 
 def read_cells(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Header and rows as text. A last line cut short by a crash is left out."""
+    """Return header and rows as text, without a last line that a crash truncated."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def read_cells(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def to_text(header: list[str], rows: Iterable[Mapping[str, str]], with_header: bool = True) -> str:
-    """CSV text; a row may lack columns, which stay empty."""
+    """Return CSV text; columns that a row lacks stay empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if with_header:
@@ -39,8 +39,8 @@ def to_text(header: list[str], rows: Iterable[Mapping[str, str]], with_header: b
     return out.getvalue()
 
 
-def cell(value: Number | None) -> str:
-    """A number as text: whole numbers exactly, others to ten significant digits."""
+def to_cell(value: Number | None) -> str:
+    """Return a number as text: whole numbers exactly, others to ten significant digits."""
     if value is None:
         return ""
     if isinstance(value, int):
@@ -49,12 +49,12 @@ def cell(value: Number | None) -> str:
 
 
 def number(row: Row, name: str) -> float:
-    """A cell, 0 where it is empty."""
+    """Return a cell as a float, 0 if it is empty."""
     return float(row.get(name) or 0)
 
 
-def parse(text: str) -> Number | None:
-    """The number in a cell; None for an empty cell or one that holds no number."""
+def parse_number(text: str) -> Number | None:
+    """Return the number in a cell; None if it is empty or not a number."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,1 +1,1 @@
-"""How speed grows with the number of actors: measured, set beside the ideal, and predicted."""
+"""Scaling studies: speed by number of actors, measured, ideal and predicted."""

@@ -1,8 +1,7 @@
-"""Figures of another system's scaling study, to be set beside one's own.
+"""Published speeds of another system, to compare a scaling study with.
 
-They come as CSV: series, environments, threads, steps_per_second. A point is named as there,
-environments in all and threads in all; one's own points, actors and environments of each, are
-renamed to that.
+They are read from CSV with the columns series, environments, threads, steps_per_second. Points are
+named ENVIRONMENTS-THREADS, both totals, and the study's own points are renamed accordingly.
 """
 
 from __future__ import annotations
@@ -20,24 +19,28 @@ COLUMNS = ("series", "environments", "threads", "steps_per_second")
 
 @dataclass(frozen=True)
 class Reference:
-    """Rows of other studies by the name of the series, and the threads of each actor here."""
+    """Reference points by series, and the number of threads per actor in this study."""
 
     source: str
     series: dict[str, list[dict[str, Any]]]
     threads: int
 
-    def renamed(self, row: Mapping[str, Any]) -> str:
-        """A point of one's own as ENVIRONMENTS-THREADS, both over all actors."""
-        return label(row["actors"] * row["envs"], row["actors"] * self.threads)
+    def own_label(self, row: Mapping[str, Any]) -> str:
+        """Return a point of this study as ENVIRONMENTS-THREADS, both over all actors."""
+        return point_label(row["actors"] * row["envs"], row["actors"] * self.threads)
 
-    def told(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """For scaling.json: the series, and the names of one's own points."""
-        names = {row["label"]: self.renamed(row) for row in rows}
+    def to_dict(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the series and the names of this study's points, for scaling.json."""
+        names = {row["label"]: self.own_label(row) for row in rows}
         return {"source": self.source, "series": self.series, "labels": names}
 
     def table(self, rows: Sequence[Mapping[str, Any]]) -> str:
-        """Speeds here beside those of each series, and how many times as fast it is here."""
-        here = {self.renamed(row): row["steps_per_second"] for row in rows if has_speed(row)}
+        """Return a table of speeds here and in each series, with the ratio of the two."""
+        here = {
+            self.own_label(row): row["steps_per_second"]
+            for row in rows
+            if "steps_per_second" in row
+        }
         there = {
             name: {point["label"]: point["steps_per_second"] for point in points}
             for name, points in self.series.items()
@@ -47,7 +50,7 @@ class Reference:
             [
                 at,
                 f"{here[at]:,.1f}" if at in here else "-",
-                *(cell(points.get(at), here.get(at)) for points in there.values()),
+                *(speed_and_ratio(points.get(at), here.get(at)) for points in there.values()),
             ]
             for at in labels
         ]
@@ -55,25 +58,20 @@ class Reference:
         return "\n".join([title, *aligned([["point", "here", *there], *lines])])
 
 
-def label(environments: int, threads: int) -> str:
-    """How a point is named."""
+def point_label(environments: int, threads: int) -> str:
+    """Return the name of a point."""
     return f"{environments}-{threads}"
 
 
-def cell(there: float | None, here: float | None) -> str:
-    """A figure of a series, with the ratio to it where there is one."""
+def speed_and_ratio(there: float | None, here: float | None) -> str:
+    """Return a speed of a series, and how many times as fast this study is at the same point."""
     if there is None:
         return "-"
     return f"{there:,.1f}" if here is None else f"{there:,.1f} ({here / there:,.1f} x)"
 
 
-def has_speed(row: Mapping[str, Any]) -> bool:
-    """Whether a point was measured."""
-    return "steps_per_second" in row
-
-
 def read_reference(path: str, threads: int) -> Reference:
-    """The series in a file; `threads` are those of each actor here."""
+    """Read the series of a CSV file; `threads` is the number per actor in this study."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             lines = list(csv.DictReader(file))
@@ -85,12 +83,12 @@ def read_reference(path: str, threads: int) -> Reference:
     )
     series: dict[str, list[dict[str, Any]]] = {}
     for number, line in enumerate(lines, 2):
-        series.setdefault(line["series"], []).append(point(path, number, line))
+        series.setdefault(line["series"], []).append(parse_point_row(path, number, line))
     return Reference(path, series, threads)
 
 
-def point(path: str, number: int, line: Mapping[str, str]) -> dict[str, Any]:
-    """A row of the file."""
+def parse_point_row(path: str, number: int, line: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row of the file as a point; BadInput if its numbers are not positive."""
     try:
         environments, threads = int(line["environments"]), int(line["threads"])
         speed = float(line["steps_per_second"])
@@ -103,7 +101,7 @@ def point(path: str, number: int, line: Mapping[str, str]) -> dict[str, Any]:
         f" positive numbers, got {', '.join(str(line[name]) for name in COLUMNS[1:])}",
     )
     return {
-        "label": label(environments, threads),
+        "label": point_label(environments, threads),
         "environments": environments,
         "threads": threads,
         "steps_per_second": speed,

@@ -1,4 +1,4 @@
-"""A study: every point is run again and again, by turns, and set beside the ideal."""
+"""A scaling study: every point is run several times, in turns, and compared with the ideal."""
 
 from __future__ import annotations
 
@@ -7,73 +7,77 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.errors import RookeryError
-from rookery.scaling.measure import Measured, combine
-from rookery.scaling.points import Point, every_point
+from rookery.scaling.measure import Measured, combine_runs
+from rookery.scaling.points import Point, unique_points
 from rookery.scaling.predict import Coupling, Prediction, predict
 
 Measure = Callable[[Point, int], Measured]
-"""Runs a point in a round."""
+"""Function that runs a point in a round of this number."""
 
 
 @dataclass
-class Tally:
-    """What the runs of a point gave."""
+class PointRuns:
+    """The runs of one point, and why one failed."""
 
     runs: list[Measured] = field(default_factory=list)
     failure: str | None = None
-    """Why a run of it failed."""
+    """Why a run failed; None if none did."""
 
     @property
     def measured(self) -> Measured | None:
-        """All its runs as one."""
-        return combine(self.runs) if self.runs else None
+        """The runs combined; None before the first."""
+        return combine_runs(self.runs) if self.runs else None
 
 
 @dataclass
 class Study:
-    """What is run, on how many cores, and what came of it so far."""
+    """The points to run and their results so far."""
 
     studies: dict[str, list[Point]]
-    """The points of the weak and of the strong study, as far as they are asked for."""
+    """Points of the weak study, of the strong one, or of both, by name."""
     rounds: int
     cores: int
     coupling: Coupling
-    tallies: dict[Point, Tally] = field(default_factory=dict)
+    point_runs: dict[Point, PointRuns] = field(default_factory=dict)
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self.tallies = {point: Tally() for point in every_point(self.studies)}
+        self.point_runs = {point: PointRuns() for point in unique_points(self.studies)}
 
-    def take_turns(self, measure: Measure, keep: Callable[[], None]) -> None:
-        """All points, then all again: a machine that is slower for a while slows them all. A
-        point that fails is not run again. `keep` is called after each run; Ctrl-C ends it."""
+    def run_rounds(self, measure: Measure, save: Callable[[], None]) -> None:
+        """Run all points once per round, so that a slow phase of the machine affects all of them.
+
+        A point that fails is not run again. `save` is called after each run. Ctrl-C ends it.
+        """
         try:
             for number in range(1, self.rounds + 1):
-                for point, tally in self.tallies.items():
-                    if tally.failure is not None:
+                for point, runs_of_point in self.point_runs.items():
+                    if runs_of_point.failure is not None:
                         continue
                     try:
-                        tally.runs.append(measure(point, number))
+                        runs_of_point.runs.append(measure(point, number))
                     except RookeryError as error:
-                        tally.failure = str(error)
-                    keep()
+                        runs_of_point.failure = str(error)
+                    save()
         except KeyboardInterrupt:
             self.interrupted = True
 
     @property
     def status(self) -> str:
-        """How it ended."""
-        failed = any(tally.failure is not None for tally in self.tallies.values())
+        """finished, failed if any run failed, or interrupted."""
+        failed = any(
+            runs_of_point.failure is not None for runs_of_point in self.point_runs.values()
+        )
         return "interrupted" if self.interrupted else "failed" if failed else "finished"
 
     def results(self) -> dict[str, list[dict[str, Any]]]:
-        """A row for each point of each study."""
+        """Return a row per point of each study."""
         return {name: self.rows(name) for name in self.studies}
 
     def rows(self, study: str) -> list[dict[str, Any]]:
-        """The points of a study beside its first one that has a speed."""
+        """Return the rows of a study; speed-up is relative to the first point that was measured."""
         points = self.studies[study]
-        measured = {p: m for p in points if (m := self.tallies[p].measured) is not None}
+        measured = {p: m for p in points if (m := self.point_runs[p].measured) is not None}
         ahead = {
             larger: self.prediction(study, point, now)
             for point, now in measured.items()
@@ -83,7 +87,7 @@ class Study:
         return [self.row(study, point, measured.get(point), base, ahead) for point in points]
 
     def prediction(self, study: str, point: Point, now: Measured) -> Prediction:
-        """Speed at twice the actors of a point."""
+        """Predict the speed at twice the actors of a point."""
         return predict(now, point.actors, self.cores, self.coupling, study == "strong")
 
     def row(
@@ -94,9 +98,9 @@ class Study:
         base: tuple[Point, Measured] | None,
         ahead: Mapping[Point, Prediction],
     ) -> dict[str, Any]:
-        """What is known of a point."""
-        tally, larger = self.tallies[point], point.doubled(study)
-        speeds = [run.speed for run in tally.runs]
+        """Return the row of a point."""
+        runs_of_point, larger = self.point_runs[point], point.doubled(study)
+        speeds = [run.speed for run in runs_of_point.runs]
         row: dict[str, Any] = {
             "label": point.label,
             "actors": point.actors,
@@ -104,7 +108,7 @@ class Study:
             "runs": len(speeds),
             "speeds": speeds,
             "predicted": ahead[point].speed if point in ahead else None,
-            "failure": tally.failure,
+            "failure": runs_of_point.failure,
         }
         if now is None or base is None:
             return row

@@ -1,24 +1,24 @@
-"""A study's results as text for the eye, and as CSV."""
+"""Results of a scaling study as tables for the terminal and as CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rookery.runs.table import cell, to_text
+from rookery.runs.table import to_cell, to_text
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 LIMITS = {
-    "nothing": "nothing in the way",
-    "cores": "the cores are used up",
-    "learner": "the learner is busy all the time",
-    "sums": "sums over ranks take longer",
+    "nothing": "no limit",
+    "cores": "all cores are busy",
+    "learner": "the learner is always busy",
+    "sums": "all-reduce takes longer",
 }
 
 
 def tables(results: Results) -> str:
-    """For each study: the speeds, where the time went, and what twice the actors would give."""
+    """Return for each study the speeds, where time went, and a prediction for twice the actors."""
     return "\n\n".join(
         "\n\n".join([speed_table(name, rows), *split_table(rows), *twice_line(rows)])
         for name, rows in results.items()
@@ -26,17 +26,17 @@ def tables(results: Results) -> str:
 
 
 def speed_table(study: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Speeds, speed-up and efficiency; a point that failed tells why."""
+    """Return a table of speeds, speed-up and efficiency, with reasons of failures below."""
     header = ["point", "actors", "envs each", "steps/s", "(min..max)"]
     header += ["speed-up", "ideal", "efficiency", "predicted"]
     lines = [
         [f"{row[name]}" for name in ("label", "actors", "envs")] + speed_cells(row) for row in rows
     ]
-    return "\n".join([f"{study} scaling", *aligned([header, *lines]), *failures(rows)])
+    return "\n".join([f"{study} scaling", *aligned([header, *lines]), *failure_lines(rows)])
 
 
 def speed_cells(row: Mapping[str, Any]) -> list[str]:
-    """The cells of a point that come from its runs."""
+    """Return the cells of a point that depend on its runs."""
     predicted = "-" if row["predicted"] is None else f"{row['predicted']:,.0f}"
     if "steps_per_second" not in row:
         return ["failed" if row["failure"] else "-", "", "", "", "", predicted]
@@ -50,8 +50,8 @@ def speed_cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each point of which a run failed."""
+def failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line per point that failed."""
     return [
         f"{row['label']} failed after {row['runs']} good runs: {row['failure']}"
         for row in rows
@@ -60,7 +60,7 @@ def failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def split_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Percent of the time by what it went to, and cores in use; nothing if nothing was run."""
+    """Return a table of percent of time by kind of work and of cores in use; [] before any run."""
     names = split_names(rows)
     measured = [row for row in rows if "percent" in row]
     lines = [
@@ -77,7 +77,7 @@ def split_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def twice_line(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The prediction for what is not measured: twice the actors of the last point."""
+    """Return the prediction for twice the actors of the last point, unless that was measured."""
     twice = next((row["twice"] for row in reversed(rows) if "twice" in row), None)
     if twice is None or any(row["label"] == twice["label"] and row["runs"] for row in rows):
         return []
@@ -86,12 +86,12 @@ def twice_line(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def split_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What time went to, at any point."""
+    """Return the kinds of work that took time at any point."""
     return list({name: None for row in rows for name in row.get("percent", {})})
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell: the first to the left, the others to the right."""
+    """Return lines with padded columns: the first aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(
@@ -102,14 +102,14 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def to_csv(results: Results) -> str:
-    """A row for each point of each study."""
-    lines = [csv_row(study, row) for study, rows in results.items() for row in rows]
+def scaling_csv(results: Results) -> str:
+    """Return CSV with a row per point of each study."""
+    lines = [scaling_csv_row(study, row) for study, rows in results.items() for row in rows]
     return to_text(list({name: None for line in lines for name in line}), lines)
 
 
-def csv_row(study: str, row: Mapping[str, Any]) -> dict[str, str]:
-    """A point's cells by column."""
+def scaling_csv_row(study: str, row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a point by column."""
     twice = row.get("twice", {})
     numbers = {
         "actors": row["actors"],
@@ -127,5 +127,5 @@ def csv_row(study: str, row: Mapping[str, Any]) -> dict[str, str]:
         **{f"{name}_percent": value for name, value in row.get("percent", {}).items()},
     }
     texts = {"twice_limit": twice.get("limit", ""), "failure": row["failure"] or ""}
-    cells = {name: cell(value) for name, value in numbers.items()}
+    cells = {name: to_cell(value) for name, value in numbers.items()}
     return {"study": study, "label": row["label"], **cells, **texts}

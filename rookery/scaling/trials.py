@@ -1,4 +1,4 @@
-"""Carrying out a study: each trial is a run of `rookery train`, and its results go to a folder."""
+"""Run a scaling study: each trial is a `rookery train`, and the results go to a folder."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from rookery.bench.process import termination_interrupts
 from rookery.errors import RookeryError, require
 from rookery.machine import host_and_cores, versions
+from rookery.processes import termination_as_interrupt
 from rookery.runs.files import write_json, write_text, writing
 from rookery.runs.run import Run
 from rookery.runs.table import read_rows
 from rookery.scaling.child import run_child
-from rookery.scaling.measure import Measured, number, steady
+from rookery.scaling.measure import Measured, measure_run, number
 from rookery.scaling.points import Point
 from rookery.scaling.reference import Reference
 from rookery.scaling.study import Study
-from rookery.scaling.tables import to_csv
+from rookery.scaling.tables import scaling_csv
 
 START_S = 120.0
-"""How long a run may take beyond its minutes; as long as these if they are more."""
+"""Seconds that a run may take beyond its minutes; if the minutes are longer, as long again."""
 SHOW_S = 1.0
-"""How often the status of a run is shown on a terminal."""
+"""Seconds between updates of the status line on a terminal."""
 
 
 @dataclass
 class Trials:
-    """The runs of a study."""
+    """The training runs of a study and the files of its results."""
 
     algorithm: str
     environment: str
     backend: str
-    """That of every run: one actor on another backend would be another program."""
+    """Backend of every run, also those of one actor, so that points are comparable."""
     options: Mapping[str, Any]
-    """Options of `train` for every run."""
+    """Options of `rookery train` for every run."""
     study: Study
     minutes: float
     folder: Path
     console: TextIO = field(default_factory=lambda: sys.stdout)
     reference: Reference | None = None
-    """Figures of another study to set beside these."""
+    """Published speeds to compare with."""
     count: int = 0
 
     def carry_out(self) -> None:
-        """Run every point as often as asked; what is finished is on disk after every run."""
+        """Run every point in every round, and save the results after each run."""
         require(
             not self.folder.exists() or not any(self.folder.iterdir()),
-            f"out: {self.folder} holds something already; name a new folder",
+            f"out: {self.folder} is not empty; choose a new folder",
         )
         with writing(self.folder):
             self.runs.mkdir(parents=True, exist_ok=True)
-        total = len(self.study.tallies) * self.study.rounds
-        self.say(
+        total = len(self.study.point_runs) * self.study.rounds
+        self.print_line(
             f"{self.algorithm} on {self.environment}: backend {self.backend} at every point,"
             f" {self.study.cores} cores, {total} runs of {60 * self.minutes:g} s"
         )
-        with termination_interrupts():
-            self.study.take_turns(self.measure, self.keep)
-        self.keep()
+        with termination_as_interrupt():
+            self.study.run_rounds(self.measure, self.save)
+        self.save()
 
     @property
     def runs(self) -> Path:
@@ -69,16 +69,16 @@ class Trials:
         return self.folder / "runs"
 
     def measure(self, point: Point, number: int) -> Measured:
-        """One run of a point, and its steady pace."""
+        """Run a point once and return its speed."""
         self.count += 1
         name = f"{point.label}_round{number}"
         output = self.runs / f"{name}.txt"
-        status = Status(self, point, number, self.runs / name)
+        status = StatusLine(self, point, number, self.runs / name)
         limit_s = 60 * self.minutes + max(START_S, 60 * self.minutes)
         try:
             status.begin()
             run_child(self.command(point, name), output, limit_s, status.show)
-            measured = steady(Run.open(self.runs / name).progress())
+            measured = measure_run(Run.open(self.runs / name).progress())
         except RookeryError as error:
             status.end(f"failed: {error}")
             raise
@@ -89,7 +89,7 @@ class Trials:
         return measured
 
     def command(self, point: Point, name: str) -> list[str]:
-        """How a point is run, by the interpreter that runs this."""
+        """Return the command that runs a point."""
         options = {
             **self.options,
             "backend": self.backend,
@@ -107,18 +107,18 @@ class Trials:
         return [*run, *flags, "--json"]
 
     def announced(self, output: Path) -> str:
-        """What a run told of where and how it computes."""
+        """Return the line in which a run announced its device, backend and threads."""
         start = f"{self.algorithm} on {self.environment}: "
         lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
 
-    def keep(self) -> None:
-        """Write scaling.json and scaling.csv as they are so far."""
-        write_json(self.folder / "scaling.json", self.told())
-        write_text(self.folder / "scaling.csv", to_csv(self.study.results()))
+    def save(self) -> None:
+        """Write scaling.json and scaling.csv with the results so far."""
+        write_json(self.folder / "scaling.json", self.to_dict())
+        write_text(self.folder / "scaling.csv", scaling_csv(self.study.results()))
 
-    def told(self) -> dict[str, Any]:
-        """The results and how they came about."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results with settings and machine, as in scaling.json."""
         return {
             "algorithm": self.algorithm,
             "environment": self.environment,
@@ -132,19 +132,19 @@ class Trials:
             **host_and_cores(),
             "versions": versions(),
             "studies": self.study.results(),
-            "reference": self.reference and self.reference.told(self.study.rows("weak")),
+            "reference": self.reference and self.reference.to_dict(self.study.rows("weak")),
         }
 
-    def say(self, line: str, end: str = "\n") -> None:
-        """Print a line for the eye."""
+    def print_line(self, line: str, end: str = "\n") -> None:
+        """Print a line to the console."""
         print(line, file=self.console, end=end, flush=True)
 
 
-class Status:
-    """How a run goes on: a line that changes on a terminal, one at the start elsewhere."""
+class StatusLine:
+    """Progress of a run: an updated line on a terminal, elsewhere a line at start and at end."""
 
     def __init__(self, trials: Trials, point: Point, number: int, run: Path):
-        total = len(trials.study.tallies) * trials.study.rounds
+        total = len(trials.study.point_runs) * trials.study.rounds
         self.trials = trials
         self.progress = run / "progress.csv"
         self.head = f"{trials.count}/{total}  round {number}  {point.label}"
@@ -152,11 +152,11 @@ class Status:
         self.shown_at = time.monotonic()
 
     def begin(self) -> None:
-        """Say that the run starts."""
+        """Show that the run starts."""
         self.line("starting")
 
     def show(self) -> None:
-        """Say how far the run is, on a terminal and not too often."""
+        """Update the line on a terminal, at most once per second."""
         now = time.monotonic()
         if not self.terminal or now - self.shown_at < SHOW_S:
             return
@@ -167,12 +167,12 @@ class Status:
             self.line(f"{seconds:.0f} of {of:g} s  {speed:,.0f} steps/s")
 
     def line(self, text: str) -> None:
-        """Show a line that the next one replaces."""
+        """Print the line; on a terminal the next one overwrites it."""
         erase = "\r\x1b[K" if self.terminal else ""
-        self.trials.say(f"{erase}{self.head}  {text}", end="" if self.terminal else "\n")
+        self.trials.print_line(f"{erase}{self.head}  {text}", end="" if self.terminal else "\n")
 
     def end(self, text: str) -> None:
-        """Show the last line of the run."""
+        """Print the final line of the run."""
         self.line(text)
         if self.terminal:
-            self.trials.say("")
+            self.trials.print_line("")

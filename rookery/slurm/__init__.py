@@ -1,1 +1,1 @@
-"""`rookery slurm`: batch scripts that train on a cluster, and the programs they call."""
+"""`rookery slurm`: batch scripts for Slurm clusters, and the programs that they call."""

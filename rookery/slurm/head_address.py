@@ -8,28 +8,30 @@ import socket
 from rookery.backends.ranks.launch import free_port
 from rookery.backends.ranks.slurm import address_of
 
-LOOPBACK = ("127.0.0.1", "127.0.1.1")
-"""What a machine's own name often leads to, there alone."""
+LOOPBACK_NETWORK = ("127.0.0.1", "127.0.1.1")
+"""Addresses that a machine's own name often resolves to on that machine."""
 
 
 def own_address() -> str:
-    """The address at which other nodes reach the one this runs on."""
+    """Return the address at which other nodes reach this one."""
     address = address_of(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
-    return outward_address() if address in LOOPBACK else address
+    return outward_address() if address in LOOPBACK_NETWORK else address
 
 
 def outward_address() -> str:
-    """The address that connections from here come from."""
+    """Return the address from which connections to other machines are made."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # for documentation only; a datagram needs no answer
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # reserved for documentation (RFC 5737); UDP sends nothing here
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
 
 
-def listens(address: str) -> bool:
-    """Whether somebody takes connections there."""
+def is_listening(address: str) -> bool:
+    """True if something accepts connections at the address."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()

@@ -1,4 +1,4 @@
-"""What is asked of Slurm."""
+"""Nodes, limits and software of a Slurm job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rookery.errors import BadInput, require
 from rookery.fields import flag_name
 
 EARLY_S = 60
-"""Slurm may send a signal this much earlier than it was asked to."""
-OWN = {
+"""Seconds by which Slurm may send a signal too early."""
+SCRIPT_OPTIONS = {
     "job_name": "--job-name",
     "nodes": "--nodes",
     "ntasks": "--tasks-per-node",
@@ -25,28 +25,28 @@ OWN = {
     "signal": "--signal-seconds",
     "requeue": "--requeue",
     "no_requeue": "--no-requeue",
-    "open_mode": "nothing: the log of a requeued job goes on",
+    "open_mode": "nothing: a requeued job appends to its log",
 }
-"""Options of sbatch that the script sets itself, and what they are called here."""
+"""Options of sbatch that the script sets itself, and the options to use instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Nodes, limits and software of a job."""
+    """Options of a job."""
 
     kind: Literal["ranks", "ray", "hetero"] = "ranks"
-    """What runs on the nodes: ranks; a Ray cluster; or a Ray cluster of a head, rollout nodes
-    and a learner node, as a heterogeneous job."""
+    """What runs on the nodes: ranks; a Ray cluster (ray); or a heterogeneous job with a Ray cluster
+    of a head, rollout nodes and a learner node (hetero)."""
     nodes: int = 1
-    """Nodes of the job; on hetero the rollout nodes, beside a head and a learner node."""
+    """Number of nodes; with hetero, of rollout nodes, beside a head and a learner node."""
     cpus_per_node: int = 1
     """CPUs on each node."""
     gpus_per_node: int = 0
-    """GPUs on each node; on hetero see learner-gpus."""
+    """GPUs on each node; with hetero use learner-gpus."""
     tasks_per_node: int | None = None
-    """Ranks on each node; none: one for every GPU, or without GPUs for every CPU."""
+    """Ranks on each node; none: one per GPU, or without GPUs one per CPU."""
     launcher: Literal["srun", "mpirun"] | None = None
-    """What starts the ranks; none: srun."""
+    """Program that starts the ranks; none: srun."""
     learner_cpus: int | None = None
     """CPUs of the learner node; none: as on the others."""
     learner_gpus: int | None = None
@@ -54,9 +54,9 @@ class Job:
     learner_partition: str | None = None
     """Partition of the learner node; none: that of the others."""
     ready_seconds: int = 300
-    """How long the nodes of a Ray cluster may take to join."""
+    """Seconds within which the nodes of a Ray cluster must join."""
     account: str | None = None
-    """Who pays."""
+    """Account that the job is charged to."""
     partition: str | None = None
     """Partition of the nodes; none: Slurm's default."""
     qos: str | None = None
@@ -64,15 +64,15 @@ class Job:
     time: str | None = None
     """Time limit as sbatch takes it: minutes, H:M:S, D-H:M:S; none: the partition's."""
     job_name: str | None = None
-    """What the job is called; none: as the run."""
+    """Name of the job; none: the name of the run."""
     modules: tuple[str, ...] = ()
     """Modules to load, as in a,b."""
     venv: str | None = None
-    """Virtual environment to activate; none: the Python that writes the script."""
+    """Virtual environment to activate; none: use the Python that writes the script."""
     signal_seconds: int = 120
-    """How long before the time limit the run is asked to save and leave."""
+    """Seconds before the time limit at which the run is asked to save and end."""
     requeue: bool = True
-    """Whether the job then goes back to the queue, and goes on from there."""
+    """Requeue the job then, and resume the run when it starts again."""
     sbatch: tuple[str, ...] = ()
     """Any other option of sbatch, as in mem=8G or exclusive; may be given several times."""
 
@@ -101,7 +101,7 @@ class Job:
             check_option(option)
 
     def check_kind(self) -> None:
-        """Refuse what says nothing to this kind of job."""
+        """Raise BadInput for options without effect on this kind of job."""
         for kinds, names in (
             (("ranks",), ("tasks_per_node", "launcher")),
             (("hetero",), ("learner_cpus", "learner_gpus", "learner_partition")),
@@ -109,8 +109,8 @@ class Job:
             for name in names:
                 require(
                     self.kind in kinds or getattr(self, name) is None,
-                    f"{flag_name(name)} says nothing to --kind {self.kind}, only to {kinds[0]};"
-                    " leave it out",
+                    f"{flag_name(name)} has no effect with --kind {self.kind}, only {kinds[0]};"
+                    " remove it",
                 )
         require(
             self.kind != "hetero" or self.gpus_per_node == 0,
@@ -120,12 +120,12 @@ class Job:
         tasks = self.tasks
         require(
             self.cpus_per_node % tasks == 0,
-            f"--cpus-per-node {self.cpus_per_node} cannot be shared out to --tasks-per-node"
-            f" {tasks}; take a multiple",
+            f"--cpus-per-node {self.cpus_per_node} cannot be divided among --tasks-per-node"
+            f" {tasks}; use a multiple",
         )
 
     def check_time(self) -> None:
-        """Refuse a limit that leaves no time to train."""
+        """Raise BadInput for a time limit that leaves no time to train."""
         limit = None if self.time is None else seconds_of(self.time)
         least = self.signal_seconds + EARLY_S
         require(
@@ -148,24 +148,24 @@ class Job:
 
 
 def check_word(name: str, value: str | None) -> None:
-    """Refuse what would be read as several words, or as an option."""
+    """Raise BadInput for a value that the shell or sbatch would not read as one word."""
     usable = value is None or re.fullmatch(r"[\w.+@/%][\w.,+@/:%=-]*", value)
     require(usable, f'{name}: "{value}" is not a name')
 
 
 def check_option(option: str) -> None:
-    """Refuse an option that the script sets itself, or that is none."""
+    """Raise BadInput for what is not an option of sbatch, or is set by the script itself."""
     name, _, value = option.partition("=")
     require(
         re.fullmatch(r"[a-z][a-z-]*", name) and not re.search(r'["\\\n]', value),
         f'--sbatch: expected an option of sbatch such as mem=8G, got "{option}"',
     )
-    own = OWN.get(name.replace("-", "_"))
+    own = SCRIPT_OPTIONS.get(name.replace("-", "_"))
     require(own is None, f"--sbatch {option}: the script sets {name} itself; use {own}")
 
 
 def seconds_of(time: str) -> float | None:
-    """Seconds of a time limit; None for no limit."""
+    """Return the seconds of a time limit; None for no limit."""
     if time.upper() in ("UNLIMITED", "INFINITE"):
         return None
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)

@@ -1,11 +1,11 @@
-"""A node of a job's Ray cluster, from its start to its end without remains.
+"""A node of a job's Ray cluster, which leaves neither processes nor files behind.
 
 python -m rookery.slurm.ray_node ADDRESS:PORT [--head] [--cpus N] [--gpus N] [--resource NAME]
     [--seconds S]
 
-Runs until SIGUSR1, which srun passes on; it would answer SIGTERM with SIGKILL. When Slurm itself
-ends the job it sends SIGTERM to every process at once: the node then stays until the training has
-saved.
+Runs until SIGUSR1, which srun passes on; srun would answer SIGTERM with SIGKILL. When Slurm itself
+ends the job it sends SIGTERM to every process at once: the node then stays up until the training
+has saved a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,87 +24,93 @@ from rookery.backends.ranks.launch import free_port
 from rookery.backends.ray.connect import require_ray
 from rookery.errors import RookeryError, require
 from rookery.fields import flags_of, from_dict, parse_flags
-from rookery.slurm.head_address import listens, own_address
-from rookery.slurm.offspring import adopt_orphans, end_offspring
+from rookery.processes import ProcessTree, handling_signals
+from rookery.slurm.head_address import is_listening, own_address
 
-KEY = "RAY_AUTH_TOKEN_PATH"
-"""Environment variable: the cluster's key, which the script takes away when training is over."""
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
+"""Environment variable: the file with the cluster's token; the script deletes it after training."""
 SAVE_S = 20.0
-"""How long the training may take to save, of the 30 s that Slurm gives by default."""
-ENDS = (signal.SIGUSR1, signal.SIGTERM)
+"""Seconds that the training may take to save, of the 30 s that Slurm gives by default."""
+END_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the node is to the cluster."""
+class NodeOptions:
+    """Options of the program."""
 
     head: bool = False
-    """Whether the cluster begins here."""
+    """Start a cluster, of which this node is the head."""
     cpus: int = 1
-    """CPUs that Ray may deal out."""
+    """CPUs that Ray may use."""
     gpus: int = 0
-    """GPUs that Ray may deal out."""
+    """GPUs that Ray may use."""
     resource: str | None = None
-    """A resource of this name makes the node known for what it is."""
+    """Name of a custom Ray resource that this node has."""
     seconds: float = 300
-    """How long Ray is started again if it does not start."""
+    """Time within which Ray is started again if it fails to start."""
 
 
 def main(args: Sequence[str]) -> int:
-    """Be a node; 0 if it was asked to end."""
-    given, names = parse_flags(args, flags_of(Options))
+    """Run the node; return 0 if it ended because it was asked to."""
+    given, names = parse_flags(args, flags_of(NodeOptions))
     require_ray("a Ray cluster")
-    require(len(names) == 1, "name the address of the head, as ADDRESS:PORT")
-    options = from_dict(Options, given)
-    # Here and short: Ray's sockets stand in this folder, and a socket's path has 107 bytes.
+    require(len(names) == 1, "expected the address of the head, as ADDRESS:PORT")
+    options = from_dict(NodeOptions, given)
+    # In /tmp because Ray puts its sockets there, and a socket's path has at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="rookery-", dir="/tmp"))
-    asked: list[int] = []
-    for number in ENDS:
-        signal.signal(number, lambda got, frame: asked.append(got))
-    adopt_orphans()
-    try:
-        return stay(names[0], folder, options, asked)
-    finally:
-        end_offspring()
-        shutil.rmtree(folder, ignore_errors=True)
+    received: list[int] = []
+    with handling_signals(END_SIGNALS, lambda number, frame: received.append(number)):
+        try:
+            return run_node(names[0], folder, options, received)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def stay(address: str, folder: Path, options: Options, asked: Sequence[int]) -> int:
-    """Run Ray until a signal is in `asked`; 1 if it ends by itself.
+def run_node(address: str, folder: Path, options: NodeOptions, received: Sequence[int]) -> int:
+    """Run Ray until a signal is in `received`; return 1 if Ray ends by itself.
 
-    While the cluster comes up it is started again: Ray's own patience with a head that is still
-    starting, and with a slow machine, is short.
+    While the cluster comes up Ray is started again when it fails: its own timeouts for a head that
+    is still starting, or for a slow machine, are short.
     """
     deadline = time.monotonic() + options.seconds
     log = folder / "start.log"
-    while not asked:
-        if not options.head and not listens(address) and time.monotonic() < deadline:
+    while not received:
+        if not options.head and not is_listening(address) and time.monotonic() < deadline:
             time.sleep(0.5)
             continue
-        ray = start(command(address, folder, options), log)
-        while not asked and ray.poll() is None:
-            time.sleep(0.2)
-        if asked:
-            let_it_save(asked)
-        elif time.monotonic() > deadline:
-            print(f"rookery: {lost(ray.poll(), log)}", file=sys.stderr)
-            return 1
-        end_offspring()
-        ray.wait()
+        with log.open("w") as output:
+            # Slurm signals every process of the job; Ray is to end after the training has saved.
+            ray = ProcessTree(
+                ray_command(address, folder, options),
+                stdout=output,
+                stderr=output,
+                blocked_signals=END_SIGNALS,
+                adopt_orphans=True,
+            )
+        try:
+            while not received and ray.wait(0.2) is None:
+                pass
+            if received:
+                wait_for_save(received)
+            elif time.monotonic() > deadline:
+                print(f"rookery: {end_message(ray.wait(0), log)}", file=sys.stderr)
+                return 1
+        finally:
+            ray.end(grace_s=0)
     return 0
 
 
-def let_it_save(asked: Sequence[int]) -> None:
-    """Stay as long as the training may need the cluster."""
+def wait_for_save(received: Sequence[int]) -> None:
+    """Return when the training needs the cluster no more."""
     deadline = time.monotonic() + SAVE_S
-    while signal.SIGUSR1 not in asked and time.monotonic() < deadline:
-        if not os.path.exists(os.environ.get(KEY, "")):
+    while signal.SIGUSR1 not in received and time.monotonic() < deadline:
+        if not os.path.exists(os.environ.get(TOKEN_PATH, "")):
             return
         time.sleep(0.2)
 
 
-def command(address: str, folder: Path, options: Options) -> list[str]:
-    """How Ray is started: on ports of its own, so that several jobs can share a node."""
+def ray_command(address: str, folder: Path, options: NodeOptions) -> list[str]:
+    """Return the command that starts Ray, on free ports so that several jobs can share a node."""
     here = own_address()
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
     words += ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
@@ -121,23 +126,11 @@ def command(address: str, folder: Path, options: Options) -> list[str]:
     return [*words, "--head", f"--port={port}", "--include-dashboard=false", client]
 
 
-def start(words: list[str], log: Path) -> subprocess.Popen:
-    """Ray, deaf to the signals that end this program: Slurm sends them to every process."""
-    with log.open("w") as output:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ENDS),
-        )
-
-
-def lost(status: int | None, log: Path) -> str:
-    """Why Ray ended, in a line."""
+def end_message(status: int | None, log: Path) -> str:
+    """Return a line on how Ray ended, with the last line of its log."""
     lines = log.read_text(errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"Ray on {os.environ.get('SLURMD_NODENAME', 'this node')} ended, status {status}: {said}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"Ray on {os.environ.get('SLURMD_NODENAME', 'this node')} ended, status {status}: {last}"
 
 
 if __name__ == "__main__":

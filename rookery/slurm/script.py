@@ -1,4 +1,4 @@
-"""From a job to the text of its batch script."""
+"""Write the batch script of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery import __version__
 from rookery.errors import require
 from rookery.slurm.job import Job
 
-LEARNER = "learner"
+LEARNER_NODE = "learner"
 """The Ray resource that only the learner node of a heterogeneous job has."""
 NOTES = {
     "ranks": "one actor and one learner in every rank",
@@ -22,7 +22,7 @@ NOTES = {
 }
 
 STRICT = """
-# From here on a command that fails ends the job; modules do not bear that.
+# From here on a command that fails ends the job; module scripts would fail under this.
 set -euo pipefail
 """
 
@@ -32,7 +32,7 @@ asked=""
 trap 'asked=USR1' USR1
 trap 'asked=TERM' TERM
 
-# On every way out: nothing that this script started stays behind.
+# On every exit: end what this script started.
 training=""
 clean_up() {{
     trap - EXIT
@@ -40,7 +40,7 @@ clean_up() {{
 {clean_up}}}
 trap clean_up EXIT
 
-# end_process PID SIGNAL: ends a process that this script started, by force after 30 seconds.
+# end_process PID SIGNAL: signals a process, and kills it after 30 seconds.
 end_process() {{
     kill "-$2" "$1" 2> /dev/null || return 0
     for _ in {{1..30}}; do
@@ -52,7 +52,7 @@ end_process() {{
 """
 
 BEGIN = """
-# Go on from the newest whole checkpoint if there is one, else start.
+# Resume from the newest whole checkpoint if there is one, else start.
 how=$("$python" -m rookery.slurm.start_or_resume "$run")
 if [[ $how == resume ]]; then
     train=("$python" -m rookery train --resume "$run")
@@ -62,12 +62,12 @@ fi
 """
 
 WATCH = """
-# A run that finds the file 'stop' in its folder saves a checkpoint and leaves with status 130.
-patience={patience}  # seconds that it may take
+# A run that finds the file 'stop' in its folder saves a checkpoint and exits with status 130.
+patience={patience}  # seconds that this may take
 while kill -0 "$training" 2> /dev/null; do
     if [[ -n $asked ]]; then
         if (( patience-- == 0 )); then
-            echo "the run did not stop in time; it is ended by force" >&2
+            echo "the run did not stop in time; it is killed" >&2
             end_process "$training" TERM
         elif [[ -d $run ]]; then
             touch "$run/stop"
@@ -85,32 +85,32 @@ clean_up
 """
 
 REQUEUE = """
-# Ahead of the time limit, back to the queue: the next start goes on from the checkpoint. A run that
-# failed by itself is not started again.
+# Before the time limit, requeue the job: its next start resumes from the checkpoint. A run that
+# failed by itself is not restarted.
 if [[ $asked == USR1 ]] && (( status >= 128 )); then
-    echo "the time limit is near: back to the queue"
+    echo "the time limit is near: requeueing the job"
     scontrol requeue "$SLURM_JOB_ID" && exit 0
-    echo "the job cannot be requeued; submit this script again to go on" >&2
+    echo "the job cannot be requeued; submit this script again to resume" >&2
 fi
 exit "$status"
 """
 
 NO_REQUEUE = """
 if [[ $asked == USR1 ]] && (( status >= 128 )); then
-    echo "the time limit is near; submit this script again to go on" >&2
+    echo "the time limit is near; submit this script again to resume" >&2
 fi
 exit "$status"
 """
 
 RAY = """
-# The steps that run Ray, the key to the cluster, and how long it may take to come up.
+# The steps that run Ray, the token file of the cluster, and the seconds it may take to start.
 nodes=()
 token="$run.$SLURM_JOB_ID.token"
 ready_seconds={ready_seconds}
 """
 
 CLUSTER = """
-# The cluster can be joined only by who can read this file; it stands on no command line.
+# Only who can read this file can join the cluster; the token is on no command line.
 mkdir -p "$(dirname "$run")"
 (umask 077 && "$python" -c 'import secrets; print(secrets.token_hex(32), end="")' > "$token")
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
@@ -129,7 +129,7 @@ NODES = """\
 
 @dataclass(frozen=True)
 class Work:
-    """What the job trains, and where the run goes."""
+    """The run that the job trains."""
 
     algorithm: str
     environment: str
@@ -138,41 +138,44 @@ class Work:
     settings: Mapping[str, Any]
     """Settings of the run, as given on the command line."""
     presets: Mapping[str, Any]
-    """Options of `rookery train` that say which preset a new run takes."""
+    """Options of `rookery train` that select the preset of a new run."""
 
 
-def implied(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the run that follow from the kind of job."""
+def implied_settings(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the run that the kind of job determines."""
     backend = "ranks" if job.kind == "ranks" else "ray"
-    told = given.get("backend", backend)
-    require(told == backend, f"--backend {told} with --kind {job.kind}: it is {backend} there")
+    given_backend = given.get("backend", backend)
+    require(
+        given_backend == backend,
+        f"--backend {given_backend} cannot be used with --kind {job.kind}, which uses {backend}",
+    )
     if job.kind == "ranks":
-        # One rank would start others by itself.
+        # With --backend ranks a single task would start ranks itself.
         return {} if job.nodes * job.tasks == 1 else {"backend": backend}
-    learner = {"ray.learner_resource": LEARNER} if job.kind == "hetero" else {}
+    learner = {"ray.learner_resource": LEARNER_NODE} if job.kind == "hetero" else {}
     return {"backend": backend, **learner}
 
 
-def script(job: Job, work: Work) -> str:
-    """The batch script."""
+def batch_script(job: Job, work: Work) -> str:
+    """Return the text of the batch script."""
     on_ray = job.kind != "ranks"
-    parts = [head(job, work), software(job), STRICT, what(work)]
+    parts = [sbatch_header(job, work), software(job), STRICT, run_settings(work)]
     parts += [RAY.format(ready_seconds=job.ready_seconds)] if on_ray else []
     parts += [ASKED.format(clean_up=NODES if on_ray else "")]
     parts += [CLUSTER, *ray_nodes(job)] if on_ray else []
-    parts += [BEGIN.format(start=start(work)), training(job)]
+    parts += [BEGIN.format(start=start_arguments(work)), training(job)]
     parts += [WATCH.format(patience=job.signal_seconds * 3 // 4)]
     parts += [REQUEUE if job.requeue else NO_REQUEUE]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
-def head(job: Job, work: Work) -> str:
-    """What the script is, and what it asks of Slurm."""
+def sbatch_header(job: Job, work: Work) -> str:
+    """Return the first lines of the script: comments and the options of sbatch."""
     count = f"{job.ray_nodes} node{'s' if job.ray_nodes > 1 else ''}"
     return f"""\
 #!/bin/bash
 # {work.algorithm} on {work.environment}, {count}: {NOTES[job.kind]}.
-# Written by 'rookery slurm' {__version__}. Submit it with sbatch; again, to go on with the run.
+# Written by 'rookery slurm' {__version__}. Submit it with sbatch; again to resume the run.
 # All nodes must see the folder of the run, and Python, under the same paths.
 #
 {directives(job, work)}
@@ -180,7 +183,7 @@ def head(job: Job, work: Work) -> str:
 
 
 def directives(job: Job, work: Work) -> str:
-    """The options of sbatch, a line each; those of a heterogeneous job by component."""
+    """Return the options of sbatch, a line each; those of a heterogeneous job by component."""
     name = work.run.name
     lines = [
         f"#SBATCH --job-name={job.job_name or quoted(name)}",
@@ -189,14 +192,14 @@ def directives(job: Job, work: Work) -> str:
         f"#SBATCH --signal=B:USR1@{job.signal_seconds}",
         "#SBATCH --requeue" if job.requeue else "#SBATCH --no-requeue",
     ]
-    for number, part in enumerate(components(job)):
+    for number, options in enumerate(components(job)):
         lines += ["#SBATCH hetjob"] if number else []
-        lines += [f"#SBATCH --{option}" for option in part]
+        lines += [f"#SBATCH --{option}" for option in options]
     return "\n".join(lines)
 
 
 def components(job: Job) -> Iterator[list[str]]:
-    """Options of each part of the job, which are one but for a heterogeneous job."""
+    """Yield the options of each component; only a heterogeneous job has several."""
     shared = [
         f"{name}={value}" for name in ("account", "qos", "time") if (value := getattr(job, name))
     ]
@@ -204,43 +207,43 @@ def components(job: Job) -> Iterator[list[str]]:
     gpus = job.gpus_per_node
     place = [f"partition={job.partition}"] if job.partition else []
     if job.kind == "hetero":
-        yield [*part(1, 1, job.cpus_per_node, 0), *place, *shared]
-        yield [*part(job.nodes, 1, job.cpus_per_node, 0), *place, *shared]
+        yield [*node_options(1, 1, job.cpus_per_node, 0), *place, *shared]
+        yield [*node_options(job.nodes, 1, job.cpus_per_node, 0), *place, *shared]
         place = [f"partition={job.learner_partition}"] if job.learner_partition else place
-        yield [*part(1, 1, learner_cpus(job), learner_gpus(job)), *place, *shared]
+        yield [*node_options(1, 1, learner_cpus(job), learner_gpus(job)), *place, *shared]
     else:
-        yield [*part(job.nodes, job.tasks, job.cpus_per_node, gpus), *place, *shared]
+        yield [*node_options(job.nodes, job.tasks, job.cpus_per_node, gpus), *place, *shared]
 
 
-def part(nodes: int, tasks: int, cpus: int, gpus: int) -> list[str]:
-    """Nodes, and what is on each."""
+def node_options(nodes: int, tasks: int, cpus: int, gpus: int) -> list[str]:
+    """Return the options for a number of nodes with tasks, CPUs and GPUs on each."""
     words = [f"nodes={nodes}", f"ntasks-per-node={tasks}", f"cpus-per-task={cpus // tasks}"]
     return [*words, f"gpus-per-node={gpus}"] if gpus else words
 
 
 def learner_cpus(job: Job) -> int:
-    """CPUs of the learner node."""
+    """Return the CPUs of the learner node."""
     return job.learner_cpus or job.cpus_per_node
 
 
 def learner_gpus(job: Job) -> int:
-    """GPUs of the learner node."""
+    """Return the GPUs of the learner node."""
     return 1 if job.learner_gpus is None else job.learner_gpus
 
 
 def quoted(value: str) -> str:
-    """A value in a line of sbatch's options."""
+    """Return a value quoted as a line of sbatch's options needs it."""
     return f'"{value}"' if any(letter.isspace() or letter == "#" for letter in value) else value
 
 
 def quoted_option(option: str) -> str:
-    """An option with its value, if any."""
+    """Return an option with its value, if any, quoted."""
     name, equals, value = option.partition("=")
     return f"{name}{equals}{quoted(value)}"
 
 
 def software(job: Job) -> str:
-    """The Python that trains, and what it needs."""
+    """Return the lines that load modules and find Python."""
     lines = ["# The software."]
     if job.modules:
         lines.append(f"module load {' '.join(map(shlex.quote, job.modules))} || exit")
@@ -252,34 +255,34 @@ def software(job: Job) -> str:
     return "\n".join(lines)
 
 
-def what(work: Work) -> str:
-    """What is trained."""
+def run_settings(work: Work) -> str:
+    """Return the lines that set the run's folder and settings."""
     return f"""\
 # The run, and its settings.
 run={shlex.quote(str(work.run))}
-settings=({words(work.settings)})
+settings=({shell_options(work.settings)})
 """
 
 
-def words(options: Mapping[str, Any]) -> str:
-    """Options as the shell takes them."""
+def shell_options(options: Mapping[str, Any]) -> str:
+    """Return options quoted for the shell."""
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
     return " ".join(shlex.quote(f"--{key}={text}") for key, text in texts.items())
 
 
-def start(work: Work) -> str:
-    """How a new run is started."""
+def start_arguments(work: Work) -> str:
+    """Return the arguments of `rookery train` that start a new run."""
     where = {"runs-dir": work.run.parent, "name": work.run.name}
     options = {key.replace("_", "-"): value for key, value in work.presets.items()}
     names = shlex.join([work.algorithm, work.environment])
-    return f"{names} {words({**where, **options})}"
+    return f"{names} {shell_options({**where, **options})}"
 
 
 def training(job: Job) -> str:
-    """The training in the background, so that signals are heard meanwhile."""
+    """Return the lines that start training in the background, so that signals are handled."""
     if job.kind != "ranks":
         return f"""\
-# Train once all nodes are there.
+# Train once all nodes have joined.
 {{
     "$python" -m rookery.slurm.wait_for_cluster "$RAY_ADDRESS" {job.ray_nodes} "$ready_seconds" &&
     exec "${{train[@]}}" "${{settings[@]}}"
@@ -291,30 +294,30 @@ training=$!
 address=$("$python" -m rookery.slurm.head_address)
 export MASTER_ADDR="${{address%:*}}" MASTER_PORT="${{address##*:}}"
 
-{launch(job)} \\
+{launcher_command(job)} \\
     "${{train[@]}}" "${{settings[@]}}" &
 training=$!
 """
 
 
-def launch(job: Job) -> str:
-    """The start of the command that starts the ranks."""
+def launcher_command(job: Job) -> str:
+    """Return the beginning of the command that starts the ranks."""
     if job.launcher == "mpirun":
         total = job.nodes * job.tasks
         return f"mpirun -n {total} --map-by ppr:{job.tasks}:node --bind-to none"
     cpus = job.cpus_per_node // job.tasks
-    # One that ends takes the others with it, but not before they have saved.
+    # When a rank ends, srun kills the others, but leaves them time to save.
     return f"srun --wait=30 --cpus-per-task={cpus}"
 
 
 def ray_nodes(job: Job) -> Iterator[str]:
-    """The nodes of the cluster, from the head on."""
+    """Yield the lines that start the nodes of the Ray cluster, the head first."""
     cpus = job.cpus_per_node
     if job.kind == "hetero":
         yield ray_node("The head.", ["--het-group=0"], cpus, 0, ["--head"])
         yield ray_node("Rollout nodes.", ["--het-group=1"], cpus, 0, [])
-        only = ["--resource", LEARNER]
-        note = "The learner node: learners ask for what only it has."
+        only = ["--resource", LEARNER_NODE]
+        note = "The learner node: learners require a resource that only it has."
         yield ray_node(note, ["--het-group=2"], learner_cpus(job), learner_gpus(job), only)
         return
     first = ["--nodes=1", "--ntasks=1", '--nodelist="$SLURMD_NODENAME"']
@@ -326,8 +329,8 @@ def ray_nodes(job: Job) -> Iterator[str]:
 
 
 def ray_node(note: str, where: Sequence[str], cpus: int, gpus: int, role: Sequence[str]) -> str:
-    """Ray on some of the nodes."""
-    # A node that is lost is not the end of the others.
+    """Return the lines that start Ray on some of the nodes."""
+    # A node that fails must not end the others.
     step = ["srun", *where, f"--cpus-per-task={cpus}", "--kill-on-bad-exit=0"]
     ray = ['"$python"', "-m", "rookery.slurm.ray_node", '"$RAY_ADDRESS"', *role]
     ray += ["--cpus", str(cpus), *(["--gpus", str(gpus)] if gpus else [])]

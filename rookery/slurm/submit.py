@@ -1,4 +1,4 @@
-"""Handing a script to Slurm."""
+"""Submit a batch script with sbatch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 
 from rookery.errors import BadInput, RookeryError
 
-PATIENCE_S = 60.0
-"""How long sbatch may take; it tries again and again where Slurm does not answer."""
+TIMEOUT_S = 60.0
+"""Seconds that sbatch may take; it retries while Slurm does not answer."""
 
 
 def submit(script: Path) -> str:
-    """The number of the job that `sbatch` makes of the script; its refusal is BadInput."""
+    """Submit the script and return the job's id; BadInput if sbatch rejects it."""
     command = ["sbatch", "--parsable", str(script)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S
         )
     except FileNotFoundError:
         raise BadInput(
-            f"--submit: there is no sbatch here; submit {script} where Slurm is installed"
+            f"--submit: sbatch not found; submit {script} where Slurm is installed"
         ) from None
     except subprocess.TimeoutExpired:
         raise RookeryError(
-            f"--submit: Slurm did not answer sbatch within {PATIENCE_S:.0f} s; {script} is written,"
-            " see with squeue whether it was taken"
+            f"--submit: Slurm did not answer sbatch within {TIMEOUT_S:.0f} s; {script} is written,"
+            " use squeue to see whether it was submitted"
         ) from None
     if done.returncode:
-        raise BadInput(f"--submit: sbatch refuses {script}: {reasons(done.stderr)}")
+        raise BadInput(f"--submit: sbatch rejected {script}: {error_line(done.stderr)}")
     # With several clusters: "NUMBER;CLUSTER".
     return done.stdout.strip().splitlines()[-1].partition(";")[0]
 
 
-def reasons(errors: str) -> str:
-    """What sbatch said, in a line."""
+def error_line(errors: str) -> str:
+    """Return the errors of sbatch in one line."""
     lines = [re.sub(r"^sbatch: (error: |fatal: )?", "", line) for line in errors.splitlines()]
-    return "; ".join(filter(None, map(str.strip, lines))) or "it does not say why"
+    return "; ".join(filter(None, map(str.strip, lines))) or "no reason given"

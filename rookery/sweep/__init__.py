@@ -1,1 +1,1 @@
-"""A search for good settings: many trials, each a point of a space, run on Ray Tune."""
+"""Hyperparameter search: many trials, each one point of the search space, run on Ray Tune."""

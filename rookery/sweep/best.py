@@ -11,19 +11,19 @@ import yaml
 from rookery.config import from_values, preset_base, to_values
 from rookery.fields import nest
 from rookery.runs.files import write_text
-from rookery.sweep.records import Folder, Record
+from rookery.sweep.records import SweepFolder, TrialRecord
 
 PRESET = "best.yaml"
-ELSEWHERE = ("algorithm", "environment", "checkpoint_steps", "keep_checkpoints", "profile")
-"""Settings that are no part of a preset."""
-PLACE = ("seed", "backend", "device", "act_device", "threads")
-"""Settings of one run on one machine: options of the command instead."""
+NOT_IN_PRESET = ("algorithm", "environment", "checkpoint_steps", "keep_checkpoints", "profile")
+"""Settings that do not belong in a preset."""
+PER_RUN = ("seed", "backend", "device", "act_device", "threads")
+"""Settings of one run on one machine: the command gives them as flags instead."""
 
 GROUPS = ("algo", "net", "env", "learner")
 
 
-def write_best(folder: Folder, record: Record) -> Path:
-    """Write best.yaml, in the form of the presets that Rookery has."""
+def write_best(folder: SweepFolder, record: TrialRecord) -> Path:
+    """Write the settings of a trial to best.yaml, in the format of the built-in presets."""
     spec = folder.spec
     over = ", ".join(map(str, spec.run_seeds))
     head = (
@@ -36,20 +36,20 @@ def write_best(folder: Folder, record: Record) -> Path:
     return folder.path / PRESET
 
 
-def preset_of(folder: Folder, record: Record) -> dict[str, Any]:
-    """What of a trial's settings differs from those that a preset is laid over, and all that were
-    searched."""
+def preset_of(folder: SweepFolder, record: TrialRecord) -> dict[str, Any]:
+    """Return the settings of a trial that were searched or differ from the values that a preset
+    overrides."""
     searched = nest(record.values)
     config = to_values(from_values(folder.spec.config, searched))
     defaults = to_values(preset_base(folder.spec.algorithm, folder.spec.environment))
-    kept = {k: v for k, v in config.items() if k not in (*ELSEWHERE, *PLACE)}
+    kept = {k: v for k, v in config.items() if k not in (*NOT_IN_PRESET, *PER_RUN)}
     return differing(kept, defaults, searched)
 
 
 def differing(
     values: dict[str, Any], defaults: dict[str, Any], searched: dict[str, Any]
 ) -> dict[str, Any]:
-    """The settings that are searched or have another value than the default, groups as groups."""
+    """Return the values that were searched or differ from the default, nested like the config."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         default = defaults.get(name)
@@ -61,13 +61,13 @@ def differing(
     return found
 
 
-def command(folder: Folder, record: Record, shown: Path) -> str:
-    """What repeats the first run of a trial, with the preset at `shown`."""
+def train_command(folder: SweepFolder, record: TrialRecord, shown: Path) -> str:
+    """Return the shell command that repeats the first run of a trial from the preset `shown`."""
     spec = folder.spec
     config = to_values(from_values(spec.config, nest(record.values)))
     defaults = to_values(preset_base(spec.algorithm, spec.environment))
     words = ["rookery", "train", spec.algorithm, spec.environment, "--preset", str(shown)]
-    for name in PLACE:
+    for name in PER_RUN:
         if name in ("seed", "backend") or config[name] != defaults[name]:
             words += [f"--{name.replace('_', '-')}", str(config[name])]
     return shlex.join(words)

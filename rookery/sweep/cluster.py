@@ -1,4 +1,4 @@
-"""The Ray that a sweep's trials run on."""
+"""Connect to Ray and allot CPUs and GPUs to trials."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rookery.backends.ray.cluster import cluster_now
 from rookery.backends.ray.connect import connected
 from rookery.config import from_values
 from rookery.errors import missing_extra, require
-from rookery.sweep.plan import Options
-from rookery.sweep.records import Places, Spec
+from rookery.sweep.plan import SweepOptions
+from rookery.sweep.records import SweepSpec, TrialResources
 
 OBJECT_STORE_BYTES = 100 * 2**20
-"""Shared memory of a cluster on this machine: trials exchange numbers, no arrays."""
-QUIET = {
+"""Size of a local Ray's object store: trials exchange numbers, not arrays."""
+TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -24,26 +24,26 @@ QUIET = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
 }
-"""What keeps Tune from printing, moving elsewhere, and keeping files of its own."""
+"""Variables that keep Tune from printing, from changing directory and from writing its own logs."""
 
 
-def require_ray() -> None:
-    """BadInput if Ray with Tune is not there."""
+def require_tune() -> None:
+    """Raise BadInput unless Ray Tune is installed."""
     if any(importlib.util.find_spec(name) is None for name in ("ray", "pandas", "pyarrow")):
         raise missing_extra("sweep", "sweep")
 
 
 @contextmanager
 def connect() -> Iterator[None]:
-    """Ray while the body runs: that at RAY_ADDRESS, or one of its own on this machine."""
-    for name, value in QUIET.items():
+    """Connect to the cluster at RAY_ADDRESS, or start Ray on this machine, while the body runs."""
+    for name, value in TUNE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with connected("sweep", 1, object_store_memory=OBJECT_STORE_BYTES):
         yield
 
 
-def share_out(spec: Spec, options: Options) -> Places:
-    """What a trial takes of the cluster; BadInput if no machine of it has as much."""
+def trial_resources(spec: SweepSpec, options: SweepOptions) -> TrialResources:
+    """Return the resources of one trial; raise BadInput if no machine of the cluster has them."""
     config, there = from_values(spec.config, {}), cluster_now()
     most = there.largest
     actors = 1 if config.actors == "auto" else config.actors
@@ -58,4 +58,4 @@ def share_out(spec: Spec, options: Options) -> Places:
     gpus = [there.amount("GPU") // options.gpus] if options.gpus else []
     room = [there.amount("CPU") // cpus, *gpus]
     concurrent = options.concurrent or max(1, int(min(room)))
-    return Places(cpus=cpus, gpus=options.gpus, concurrent=concurrent)
+    return TrialResources(cpus=cpus, gpus=options.gpus, concurrent=concurrent)

@@ -1,36 +1,37 @@
-"""A sweep for the eye: a table that changes on a terminal, lines elsewhere."""
+"""Progress of a sweep: a live table on a terminal, one line per event elsewhere."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from rookery.sweep.records import Folder, Places, Record
+from rookery.sweep.records import SweepFolder, TrialRecord, TrialResources
 from rookery.sweep.space import spell
-from rookery.sweep.tables import header, line, ranked
+from rookery.sweep.tables import header, ranked, trial_cells
 
-MOST_ROWS = 16
+MAX_CONSOLE_ROWS = 16
 
 
-def opening(folder: Folder, places: Places) -> str:
-    """What begins, in a line."""
+def headline(folder: SweepFolder, resources: TrialResources) -> str:
+    """Return the line printed at the start: trials, steps, seeds and resources."""
     spec = folder.spec
-    over = sum(record.over for record in folder.records)
+    over = sum(record.is_over for record in folder.records)
     done = f", {over} of them over" if over else ""
+    seeds = f"{spec.seeds} seed{'s' if spec.seeds > 1 else ''}"
+    cpus = f"{resources.cpus:g} CPU{'s' if resources.cpus > 1 else ''}"
     return (
         f"{spec.algorithm} on {spec.environment}: {spec.samples} trials{done}, {spec.env_steps:,}"
-        f" steps with {spec.seeds} seed{'s' if spec.seeds > 1 else ''} each;"
-        f" {places.concurrent} at once on {places.cpus:g} CPU{'s' if places.cpus > 1 else ''} each"
+        f" steps with {seeds} each; {resources.concurrent} at once on {cpus} each"
     )
 
 
-class Console:
-    """Shows the trials while they run."""
+class SweepConsole:
+    """Prints the trials while they run."""
 
-    def __init__(self, folder: Folder, stream: TextIO):
+    def __init__(self, folder: SweepFolder, stream: TextIO):
         self.folder, self.stream = folder, stream
         self.live: Any = None
-        self.told: dict[int, str] = {}
+        self.printed_status: dict[int, str] = {}
 
     def __enter__(self) -> Self:
         if self.stream.isatty():
@@ -51,16 +52,16 @@ class Console:
         if self.live is not None:
             self.live.stop()
 
-    def show(self, record: Record) -> None:
-        """Show what is new of a trial; in lines, its start and its end."""
+    def show(self, record: TrialRecord) -> None:
+        """Refresh the table, or print a line if the status of `record` changed."""
         if self.live is not None:
             self.live.update(self.picture())
-        elif self.told.get(record.number) != record.status:
-            self.told[record.number] = record.status
+        elif self.printed_status.get(record.number) != record.status:
+            self.printed_status[record.number] = record.status
             print(self.sentence(record), file=self.stream, flush=True)
 
-    def sentence(self, record: Record) -> str:
-        """A trial in a line."""
+    def sentence(self, record: TrialRecord) -> str:
+        """Return a trial as one line."""
         values = "  ".join(f"{name} {spell(value)}" for name, value in record.values.items())
         head = f"trial {record.number}/{self.folder.spec.samples}  {record.status}"
         if record.status == "failed":
@@ -70,15 +71,15 @@ class Console:
         return f"{head}  {values}  {self.folder.spec.metric} {record.score:,.4g}"
 
     def picture(self) -> Any:
-        """The trials under way and the best of the others."""
+        """Return a rich table of the running trials and the best of the others."""
         from rich.table import Table
 
-        over = [record for record in ranked(self.folder) if record.over]
-        running = [record for record in self.folder.records if not record.over]
+        over = [record for record in ranked(self.folder) if record.is_over]
+        running = [record for record in self.folder.records if not record.is_over]
         total = self.folder.spec.samples
         drawn = Table(title=f"{len(over)} of {total} trials over", title_justify="left", box=None)
         for at, name in enumerate(header(self.folder)):
             drawn.add_column(name, justify="right" if at else "left", no_wrap=True)
-        for record in [*running, *over][:MOST_ROWS]:
-            drawn.add_row(*line(self.folder, record))
+        for record in [*running, *over][:MAX_CONSOLE_ROWS]:
+            drawn.add_row(*trial_cells(self.folder, record))
         return drawn

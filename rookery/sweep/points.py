@@ -1,4 +1,4 @@
-"""Which points are tried: drawn at random, all of a grid, or what Optuna proposes."""
+"""Choosers of points: random, grid or Optuna."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from rookery.errors import missing_extra
-from rookery.sweep.records import Record, Spec
+from rookery.sweep.records import SweepSpec, TrialRecord
 from rookery.sweep.space import Choice, Dimension, Space, Values, grid_points
 
 ATTEMPTS = 50
-"""Draws for a point that was not tried yet."""
+"""Attempts to draw a point that was not tried yet."""
 
 
 class Chooser(Protocol):
-    """Proposes points."""
+    """Chooses the settings of each trial."""
 
     def point(self, number: int, tried: Sequence[Values]) -> Values | None:
-        """The point of trial `number`, counted from 1, if possible none of `tried`; None if there
-        is no more."""
+        """Return the point of trial `number` (from 1), if possible not one of `tried`; None if
+        there are no more."""
 
-    def learn(self, record: Record) -> None:
-        """Take in a trial that is over."""
+    def learn(self, record: TrialRecord) -> None:
+        """Take the score of a trial that ended into account."""
 
 
-def make_chooser(spec: Spec, records: Sequence[Record]) -> Chooser:
-    """The chooser of a sweep that has come as far as `records`."""
+def make_chooser(spec: SweepSpec, records: Sequence[TrialRecord]) -> Chooser:
+    """Return the chooser for a sweep that already has the trials `records`."""
     if spec.search == "grid":
         return Grid(spec.dimensions)
     if spec.search == "random":
@@ -38,7 +38,7 @@ def make_chooser(spec: Spec, records: Sequence[Record]) -> Chooser:
 
 
 class Random:
-    """Points drawn evenly, the same ones for the same seed."""
+    """Points drawn at random, reproducible by the seed."""
 
     def __init__(self, space: Space, seed: int):
         self.space, self.seed = space, seed
@@ -51,7 +51,7 @@ class Random:
                 break
         return values
 
-    def learn(self, record: Record) -> None:
+    def learn(self, record: TrialRecord) -> None:
         pass
 
 
@@ -64,21 +64,21 @@ class Grid:
     def point(self, number: int, tried: Sequence[Values]) -> Values | None:
         return self.points[number - 1] if number <= len(self.points) else None
 
-    def learn(self, record: Record) -> None:
+    def learn(self, record: TrialRecord) -> None:
         pass
 
 
 class Optuna:
-    """Points where earlier trials make a good score likely: Optuna's TPE sampler."""
+    """Points proposed by Optuna's TPE sampler from the scores of earlier trials."""
 
-    def __init__(self, spec: Spec, records: Sequence[Record]):
+    def __init__(self, spec: SweepSpec, records: Sequence[TrialRecord]):
         require_optuna()
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.optuna, self.space = optuna, spec.dimensions
         self.distributions = {name: self.distribution(d) for name, d in self.space.items()}
-        # The records are in the seed: a sweep that goes on does not draw its first points again.
+        # The seed depends on the number of records, so that a resumed sweep draws new points.
         sampler = optuna.samplers.TPESampler(
             seed=spec.run_seeds[0] + 1_000 * len(records), constant_liar=True
         )
@@ -87,11 +87,11 @@ class Optuna:
         self.study = optuna.create_study(sampler=sampler, direction=direction)
         self.asked: dict[int, Any] = {}
         for record in records:
-            if record.over:
+            if record.is_over:
                 self.study.add_trial(self.earlier(record))
 
     def distribution(self, dimension: Dimension) -> Any:
-        """A dimension in Optuna's words; a choice is known by its JSON."""
+        """Return Optuna's distribution of a dimension; values of a choice are encoded as JSON."""
         kinds = self.optuna.distributions
         if isinstance(dimension, Choice):
             return kinds.CategoricalDistribution([json.dumps(v) for v in dimension.values])
@@ -109,14 +109,14 @@ class Optuna:
         return values
 
     def value(self, name: str, drawn: Any) -> Any:
-        """A setting from what Optuna drew."""
+        """Return the setting that a value drawn by Optuna stands for."""
         dimension = self.space[name]
         return json.loads(drawn) if isinstance(dimension, Choice) else dimension.tidy(drawn)
 
-    def learn(self, record: Record) -> None:
+    def learn(self, record: TrialRecord) -> None:
         states = self.optuna.trial.TrialState
         trial = self.asked.pop(record.number, None)
-        if trial is None:  # asked for before the sweep was interrupted
+        if trial is None:  # from before the sweep was interrupted
             self.study.add_trial(self.earlier(record))
         elif record.status == "finished":
             self.study.tell(trial, record.score)
@@ -126,8 +126,8 @@ class Optuna:
         else:
             self.study.tell(trial, state=states.FAIL)
 
-    def earlier(self, record: Record) -> Any:
-        """A trial that Optuna did not see."""
+    def earlier(self, record: TrialRecord) -> Any:
+        """Return an Optuna trial for one that ran before this process started."""
         states = self.optuna.trial.TrialState
         finished, score = record.status == "finished", record.score
         stopped = states.FAIL if score is None or record.status == "failed" else states.PRUNED
@@ -145,6 +145,6 @@ class Optuna:
 
 
 def require_optuna() -> None:
-    """BadInput if Optuna is not there."""
+    """Raise BadInput unless Optuna is installed."""
     if importlib.util.find_spec("optuna") is None:
         raise missing_extra("search=optuna", "sweep")

@@ -1,4 +1,4 @@
-"""A sweep's folder: what was asked, and what is known of every trial."""
+"""A sweep's folder: its spec, and the state and scores of every trial."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from typing import Any, Literal, Self
 from rookery.errors import require
 from rookery.fields import from_dict, to_dict
 from rookery.runs.files import new_folder, read_json, write_json, writing
-from rookery.sweep.space import Space, Values, parse
+from rookery.sweep.space import Space, Values, parse_dimension
 
 Search = Literal["random", "grid", "optuna"]
-Mode = Literal["max", "min"]
+ScoreMode = Literal["max", "min"]
 Status = Literal["running", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class SweepSpec:
     """A sweep, fully described."""
 
     algorithm: str
-    """What learns."""
+    """Algorithm of all runs."""
     environment: str
-    """What it learns in."""
+    """Environment of all runs."""
     space: dict[str, dict[str, Any]]
     """The searched settings, such as {"algo.gamma": {"uniform": [0.9, 1]}}."""
     config: dict[str, Any]
-    """All settings of a run, before those of a trial are laid over them."""
+    """All settings of a run, before those of a trial override them."""
     search: Search
     """How points are chosen."""
     samples: int
-    """How many trials there are."""
+    """Number of trials."""
     seeds: int
-    """Runs of each trial; the first has the config's seed, the next one more."""
+    """Runs of each trial; the first has the seed in `config`, the next that plus one."""
     metric: str
-    """Column of progress.csv that says how good a run is."""
-    mode: Mode
-    """Whether more of it is better, or less."""
+    """Column of progress.csv to optimize."""
+    mode: ScoreMode
+    """Maximize or minimize the metric."""
     grace_steps: int | None
     """ASHA: steps before a trial may be stopped; none: no trial is stopped."""
     reduction: float
-    """ASHA: one in so many trials goes on from a rung to the next."""
+    """ASHA: 1 trial in this many continues from a rung to the next."""
 
     @property
     def dimensions(self) -> Space:
-        """The searched settings."""
-        parsed = {name: parse(name, written) for name, written in self.space.items()}
+        """The searched settings, parsed."""
+        parsed = {name: parse_dimension(name, written) for name, written in self.space.items()}
         return {name: dimension for name, dimension in parsed.items() if dimension is not None}
 
     @property
     def env_steps(self) -> int:
-        """Steps of a run."""
+        """Environment steps of a run."""
         return int(self.config["env_steps"])
 
     @property
@@ -64,13 +64,13 @@ class Spec:
 
     @property
     def better(self) -> Callable[..., Any]:
-        """`max` or `min`."""
+        """The function that picks the better score: `max` or `min`."""
         return max if self.mode == "max" else min
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """What a trial takes of the cluster, and how many go at once."""
+class TrialResources:
+    """CPUs and GPUs of one trial, and how many trials run at the same time."""
 
     cpus: float
     gpus: float
@@ -78,8 +78,8 @@ class Places:
 
 
 @dataclass
-class Record:
-    """A trial: its point and what came of it so far."""
+class TrialRecord:
+    """A trial: its point in the space, its state and its scores so far."""
 
     number: int
     values: Values
@@ -89,27 +89,27 @@ class Record:
     """Mean over the seeds at `env_steps`."""
     seed_scores: list[float] = field(default_factory=list)
     reports: list[list[float]] = field(default_factory=list)
-    """Steps and score of every report."""
+    """Pairs of environment steps and score, one for every report."""
     reason: str | None = None
     """Why it failed."""
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more will come of it."""
+    def is_over(self) -> bool:
+        """True if the trial ended, in whatever way."""
         return self.status != "running"
 
 
 @dataclass
-class Folder:
+class SweepFolder:
     """sweep.json, and trials/NNN with config.json, trial.json and the runs of each trial."""
 
     path: Path
-    spec: Spec
-    records: list[Record] = field(default_factory=list)
+    spec: SweepSpec
+    records: list[TrialRecord] = field(default_factory=list)
 
     @classmethod
-    def create(cls, path: Path, spec: Spec) -> Self:
-        """A new folder."""
+    def create(cls, path: Path, spec: SweepSpec) -> Self:
+        """Create the folder of a new sweep."""
         new_folder(path, "sweep")
         with writing(path):
             (path / "trials").mkdir()
@@ -118,47 +118,47 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The sweep in a folder, with all its trials."""
+        """Read a sweep with all its trials."""
         file = path / "sweep.json"
-        require(file.is_file(), f"resume: {path} is no sweep's folder, it has no sweep.json")
-        spec = from_dict(Spec, read_json(file))
+        require(file.is_file(), f"resume: {path} is not a sweep folder: it has no sweep.json")
+        spec = from_dict(SweepSpec, read_json(file))
         files = sorted(path.glob("trials/*/trial.json"))
-        records = [Record(**read_json(found)) for found in files]
+        records = [TrialRecord(**read_json(found)) for found in files]
         return cls(path.resolve(), spec, records)
 
     def extend(self, samples: int) -> None:
-        """Ask for more trials."""
+        """Change the number of trials."""
         self.spec = dataclasses.replace(self.spec, samples=samples)
         write_json(self.path / "sweep.json", to_dict(self.spec))
 
-    def trial(self, record: Record) -> Path:
-        """The folder of a trial."""
+    def trial_path(self, record: TrialRecord) -> Path:
+        """Return the folder of a trial."""
         return self.path / "trials" / f"{record.number:03d}"
 
-    def add(self, values: Values) -> Record:
-        """A new trial, not yet on disk."""
-        record = Record(len(self.records) + 1, values)
+    def add_trial(self, values: Values) -> TrialRecord:
+        """Return a new trial, not yet written to disk."""
+        record = TrialRecord(len(self.records) + 1, values)
         self.records.append(record)
         return record
 
-    def keep(self, record: Record) -> None:
-        """Write what is known of a trial."""
-        folder = self.trial(record)
+    def write_trial(self, record: TrialRecord) -> None:
+        """Write a trial to disk."""
+        folder = self.trial_path(record)
         with writing(folder):
             folder.mkdir(exist_ok=True)
         write_json(folder / "trial.json", dataclasses.asdict(record))
 
     @property
     def status(self) -> str:
-        """How the sweep ended, if it did now."""
-        over = all(record.over for record in self.records)
+        """`finished`, `interrupted` (trials are missing) or `failed` (no trial has a score)."""
+        over = all(record.is_over for record in self.records)
         if not over or len(self.records) < self.spec.samples:
             return "interrupted"
         return "finished" if self.best is not None else "failed"
 
     @property
-    def best(self) -> Record | None:
-        """The best trial: among those that ran to their end, else among those stopped."""
+    def best(self) -> TrialRecord | None:
+        """The trial with the best score among the finished ones, else among those stopped early."""
         for status in ("finished", "stopped"):
             scored = [r for r in self.records if r.status == status and r.score is not None]
             if scored:

@@ -1,4 +1,4 @@
-"""How good a trial is while it goes: the mean over its seeds at equal steps."""
+"""Score of a trial: the mean of the metric over its seeds at equal environment steps."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from rookery.errors import RookeryError, nearest
 from rookery.runs.table import Row, number
 
 REPORTS = 20
-"""Reports of a trial over its length."""
-
-Point = tuple[float, float]
+"""Number of reports of a trial, evenly spaced."""
 
 
-class Seed(NamedTuple):
-    """A run of a trial: its reports so far, and whether it is over."""
+class SeedProgress(NamedTuple):
+    """The rows of progress.csv of one run of a trial; `is_over` once the run ended."""
 
     rows: Sequence[Row]
-    over: bool
+    is_over: bool
 
     @property
     def reached(self) -> int:
-        """Steps of the last report."""
+        """Environment steps of the last report."""
         return int(number(self.rows[-1], "env_steps")) if self.rows else 0
 
 
 class Score(NamedTuple):
-    """A trial at a number of steps: the mean over its seeds, and each of them."""
+    """Score of a trial after `env_steps`: mean over the seeds, and the value of each seed."""
 
     env_steps: int
     mean: float
@@ -38,32 +36,33 @@ class Score(NamedTuple):
 
 
 def rungs(env_steps: int, grace_steps: int, reduction: float) -> list[int]:
-    """The steps at which ASHA compares trials."""
+    """Return the environment steps at which ASHA compares trials."""
     powers = (math.ceil(grace_steps * reduction**k) for k in itertools.count())
     return list(itertools.takewhile(lambda steps: steps < env_steps, powers))
 
 
-def marks(env_steps: int, compared: Sequence[int] = ()) -> list[int]:
-    """The steps at which a trial reports before its end: evenly spread, and where trials are
-    compared."""
+def report_steps(env_steps: int, compared: Sequence[int] = ()) -> list[int]:
+    """Return the environment steps at which a trial reports before its end: evenly spaced, and
+    those in `compared`."""
     even = {env_steps * part // REPORTS for part in range(1, REPORTS)}
     return sorted({mark for mark in even | set(compared) if 0 < mark < env_steps})
 
 
-def passed(seeds: Sequence[Seed], env_steps: int) -> bool:
-    """Whether every run is over or at least that far."""
-    return all(seed.over or seed.reached >= env_steps for seed in seeds)
+def passed(seeds: Sequence[SeedProgress], env_steps: int) -> bool:
+    """True if every run ended or has made `env_steps` steps."""
+    return all(seed.is_over or seed.reached >= env_steps for seed in seeds)
 
 
-def at_steps(seeds: Sequence[Seed], metric: str, env_steps: int) -> Score | None:
-    """The score of runs that came that far; None if one had no value yet."""
+def at_steps(seeds: Sequence[SeedProgress], metric: str, env_steps: int) -> Score | None:
+    """Return the score after `env_steps`; None if a run had no value of the metric by then."""
     values = [value_at(seed.rows, metric, env_steps) for seed in seeds]
     known = [value for value in values if value is not None]
     return Score(env_steps, statistics.fmean(known), known) if len(known) == len(seeds) else None
 
 
-def at_end(seeds: Sequence[Seed], metric: str) -> Score:
-    """The score of runs that are over, from the last value of each; RookeryError without one."""
+def at_end(seeds: Sequence[SeedProgress], metric: str) -> Score:
+    """Return the score of runs that ended, from the last value of each; raise RookeryError if one
+    has none."""
     values = []
     for seed in seeds:
         known = [number(row, metric) for row in seed.rows if row.get(metric) is not None]
@@ -76,29 +75,26 @@ def at_end(seeds: Sequence[Seed], metric: str) -> Score:
 
 
 def value_at(rows: Sequence[Row], metric: str, env_steps: int) -> float | None:
-    """The metric at a number of steps, on a line between the reports around it; after the last
-    report its value, before the first None."""
-    before: Point | None = None
+    """Return the metric after `env_steps`, interpolated linearly between reports; the last value
+    after the last report, None before the first."""
+    before: tuple[float, float] | None = None
     for row in rows:
         if row.get(metric) is None:
             continue
-        here = number(row, "env_steps"), number(row, metric)
-        if here[0] == env_steps:
-            return here[1]
-        if here[0] > env_steps:
-            return None if before is None else between(before, here, env_steps)
-        before = here
+        steps, value = number(row, "env_steps"), number(row, metric)
+        if steps == env_steps:
+            return value
+        if steps > env_steps:
+            if before is None:
+                return None
+            fraction = (env_steps - before[0]) / (steps - before[0])
+            return before[1] + fraction * (value - before[1])
+        before = steps, value
     return None if before is None else before[1]
 
 
-def between(before: Point, after: Point, at: int) -> float:
-    """The value at `at` on the line through two points."""
-    share = (at - before[0]) / (after[0] - before[0])
-    return before[1] + share * (after[1] - before[1])
-
-
 def no_value(rows: Sequence[Row], metric: str) -> str:
-    """Why a run has no value of the metric."""
+    """Return the error message for a run without a value of the metric."""
     columns = list(rows[-1]) if rows else []
     if metric in columns:
         return f'metric: "{metric}" has no value in any report'

@@ -1,4 +1,4 @@
-"""What is searched: ranges and choices of settings, from text or YAML."""
+"""Search spaces: ranges and choices of settings, parsed from text or YAML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,11 @@ FORMS = {
     "int": "int:LOW:HIGH",
     "choice": "choice:A,B,C",
 }
-"""How a searched setting is written, by its kind."""
+"""Text form of a search space, by its kind."""
 DIGITS = 4
-"""Significant digits of a drawn number: enough to search, and short enough to read."""
+"""Significant digits of a drawn number: enough for a search, and easy to read."""
 MOST_POINTS = 10_000
-"""Points of the largest grid."""
+"""Most points of a grid."""
 
 Values = dict[str, Any]
 """A point: settings by their dotted names."""
@@ -34,7 +34,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both among them, drawn evenly or evenly in their logarithm."""
+    """Numbers in [low, high], uniform or log-uniform, real or whole."""
 
     low: float
     high: float
@@ -42,36 +42,36 @@ class Range:
     whole: bool = False
 
     def draw(self, at: float) -> float:
-        """The number at a share `at` in [0, 1) of the range."""
-        # A whole number stands for the numbers that round to it.
+        """Return the quantile `at` in [0, 1)."""
+        # Each whole number gets the interval of real numbers that round to it.
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         value = low * (high / low) ** at if self.log else low + at * (high - low)
         return self.tidy(value)
 
     def tidy(self, value: float) -> float:
-        """The number as it is used: whole or with few digits, and inside the range."""
+        """Return `value` rounded, and clipped to the range."""
         rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
         return min(max(rounded, self.low), self.high)
 
     def probes(self) -> list[Any]:
-        """Values that must be allowed if all are."""
+        """Return a few values to check the range with: both ends and one between."""
         return [self.low, self.high, self.draw(0.37)]
 
     def grid(self) -> list[Any] | None:
-        """All values, if they can be counted."""
+        """Return all values, or None for a range of real numbers or a very large one."""
         if not self.whole or self.high - self.low >= MOST_POINTS:
             return None
         return list(range(int(self.low), int(self.high) + 1))
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """Key of FORMS."""
         if self.whole:
             return "logint" if self.log else "int"
         return "log" if self.log else "uniform"
 
     def written(self) -> dict[str, list[Any]]:
-        """As YAML and JSON have it."""
+        """Return the form for YAML and JSON."""
         return {self.kind: [self.low, self.high]}
 
     def __str__(self) -> str:
@@ -85,19 +85,19 @@ class Choice:
     values: tuple[Any, ...]
 
     def draw(self, at: float) -> Any:
-        """The value at a share `at` in [0, 1) of the list."""
+        """Return the value at the fraction `at` in [0, 1) of the list."""
         return self.values[int(at * len(self.values))]
 
     def probes(self) -> list[Any]:
-        """All values."""
+        """Return all values."""
         return list(self.values)
 
     def grid(self) -> list[Any] | None:
-        """All values."""
+        """Return all values."""
         return list(self.values)
 
     def written(self) -> dict[str, list[Any]]:
-        """As YAML and JSON have it."""
+        """Return the form for YAML and JSON."""
         return {"choice": list(self.values)}
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ Space = dict[str, Dimension]
 
 
 def spell(value: Any) -> str:
-    """A value as one would type it."""
+    """Return a value as it is typed on the command line."""
     if isinstance(value, list | tuple):
         return "x".join(map(spell, value))
     if isinstance(value, float):
@@ -117,9 +117,9 @@ def spell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def parse(name: str, value: Any) -> Dimension | None:
-    """The range or choice that `value` describes: text, or from YAML `{log: [1e-5, 1e-2]}`. None
-    for a plain value."""
+def parse_dimension(name: str, value: Any) -> Dimension | None:
+    """Return the Range or Choice described by text or by YAML such as `{log: [1e-5, 1e-2]}`; None
+    for a fixed value."""
     if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in FORMS:
         ((kind, items),) = value.items()
         items = items if isinstance(items, list) else [items]
@@ -133,36 +133,36 @@ def parse(name: str, value: Any) -> Dimension | None:
 
 
 def parse_choice(name: str, items: list[Any]) -> Choice:
-    """A choice of two values or more."""
+    """Return a Choice; raise BadInput unless it has two values or more."""
     require("" not in items, f"{name}: a value of {FORMS['choice']} is empty")
-    require(len(items) > 1, f"{name}: a choice has two values or more, got {items!r}")
+    require(len(items) > 1, f"{name}: a choice needs two values or more, got {items!r}")
     return Choice(tuple(items))
 
 
 def parse_range(name: str, kind: str, items: list[Any]) -> Range:
-    """A range whose ends make sense."""
+    """Return a Range; raise BadInput if its ends are invalid."""
     try:
         low, high = (float(item) for item in items)
     except (TypeError, ValueError):
         got = ":".join(map(str, items))
         raise BadInput(f'{name}: expected {FORMS[kind]}, got "{kind}:{got}"') from None
     shown = f"{kind}:{low:g}:{high:g}"
-    require(math.isfinite(low) and math.isfinite(high), f"{name}: {shown} has no end")
-    require(low < high, f"{name}: {shown} must go from the lower to the higher value")
+    require(math.isfinite(low) and math.isfinite(high), f"{name}: {shown} is not finite")
+    require(low < high, f"{name}: {shown}: LOW must be below HIGH")
     log, whole = kind.startswith("log"), kind.endswith("int")
-    require(not log or low > 0, f"{name}: {shown} must begin above 0; use uniform or int")
+    require(not log or low > 0, f"{name}: {shown}: LOW must be above 0; use uniform or int")
     if whole:
-        both = low.is_integer() and high.is_integer()
-        require(both, f"{name}: {shown} must have whole numbers as its ends")
+        are_whole = low.is_integer() and high.is_integer()
+        require(are_whole, f"{name}: {shown} needs whole numbers")
         low, high = int(low), int(high)
     return Range(low, high, log, whole)
 
 
-def split(settings: Mapping[str, Any]) -> tuple[Values, Space]:
-    """Fixed settings, and those to search."""
+def split_settings(settings: Mapping[str, Any]) -> tuple[Values, Space]:
+    """Return the fixed settings and the searched ones."""
     fixed, space = {}, {}
     for name, value in settings.items():
-        dimension = parse(name, value)
+        dimension = parse_dimension(name, value)
         if dimension is None:
             fixed[name] = value
         else:
@@ -170,21 +170,22 @@ def split(settings: Mapping[str, Any]) -> tuple[Values, Space]:
     return fixed, space
 
 
-def hint_at_forms(name: str, value: Any, error: BadInput) -> BadInput:
-    """The error about a fixed value, with the forms there are if it looks like one of them."""
+def with_hint_at_forms(name: str, value: Any, error: BadInput) -> BadInput:
+    """Return `error` about a fixed value, with the list of forms if it looks like a space."""
     kind = re.match(r"([a-z_]+):", value) if isinstance(value, str) else None
     if kind is None or name not in str(error):
         return error
     return BadInput(f"{error}. A space is one of {', '.join(FORMS.values())}")
 
 
-def check(
+def check_space(
     space: Space, settings: Mapping[str, FieldInfo], resolve: Callable[[Values], Any]
 ) -> Space:
-    """The space with every value as its setting has it; BadInput names one that is refused.
+    """Return the space with choices converted to the types of their settings; raise BadInput for
+    an invalid value.
 
-    `resolve` makes a config of values; a value counts as refused if it is so beside the first
-    and beside the last values of the other settings.
+    `resolve` makes a config of a point. Some values are valid only in combination: one is invalid
+    if it is refused both with the first and with the last values of the other settings.
     """
     checked: Space = {}
     for name, dimension in space.items():
@@ -194,9 +195,8 @@ def check(
             {key: other.probes()[end] for key, other in space.items() if key != name}
             for end in (0, -1)
         ]
-        values = [
-            value_of(allowed({name: probe}, others, resolve), name) for probe in dimension.probes()
-        ]
+        configs = [first_accepted({name: probe}, others, resolve) for probe in dimension.probes()]
+        values = [setting_value(config, name) for config in configs]
         if isinstance(dimension, Choice):
             twice = [value for at, value in enumerate(values) if value in values[:at]]
             require(not twice, f"{name}: {twice[0] if twice else ''} is given twice")
@@ -206,8 +206,8 @@ def check(
 
 
 def check_kind(name: str, dimension: Range, info: FieldInfo | None) -> None:
-    """BadInput for a range of fractions where whole numbers are asked for."""
-    if info is None:  # no such setting, as making a config will tell
+    """Raise BadInput for a range of real numbers where the setting takes whole numbers."""
+    if info is None:  # no such setting: making the config raises the error
         return
     kinds = set(typing.get_args(info.hint)) or {info.hint}
     whole_only = int in kinds and float not in kinds
@@ -216,8 +216,9 @@ def check_kind(name: str, dimension: Range, info: FieldInfo | None) -> None:
         raise BadInput(f"{name}: takes whole numbers; use {other}")
 
 
-def allowed(value: Values, others: list[Values], resolve: Callable[[Values], Any]) -> Any:
-    """The config with `value` beside any of `others`; BadInput of the first if none takes it."""
+def first_accepted(value: Values, others: list[Values], resolve: Callable[[Values], Any]) -> Any:
+    """Return the config of `value` with the first of `others` that is valid; raise the first error
+    if none is."""
     refusals = []
     for beside in others:
         try:
@@ -227,30 +228,28 @@ def allowed(value: Values, others: list[Values], resolve: Callable[[Values], Any
     raise refusals[0]
 
 
-def value_of(config: Any, name: str) -> Any:
-    """A setting of a config by its dotted name, as JSON has it."""
+def setting_value(config: Any, name: str) -> Any:
+    """Return a setting of a config by its dotted name; tuples become lists, as in JSON."""
     for part in name.split("."):
         config = config[part] if isinstance(config, Mapping) else getattr(config, part)
     return list(config) if isinstance(config, tuple) else config
 
 
 def grid_points(space: Space) -> list[Values]:
-    """Every combination; BadInput for a range that cannot be counted, or too many points."""
+    """Return every combination; raise BadInput for real numbers or for too many points."""
     values = {}
     for name, dimension in space.items():
         found = dimension.grid()
         if found is None:
             raise BadInput(
-                f"{name}: {dimension} has no end of values for a grid; use {FORMS['choice']}, or"
+                f"{name}: {dimension} has too many values for a grid; use {FORMS['choice']}, or"
                 " another --search"
             )
         values[name] = found
     count = math.prod(map(len, values.values()))
-    require(count <= MOST_POINTS, f"search: a grid of {count:,} points; {MOST_POINTS:,} at most")
-    return list(combinations(values))
-
-
-def combinations(values: Mapping[str, list[Any]]) -> Iterator[Values]:
-    """Every combination, the last setting changing fastest."""
-    for combination in itertools.product(*values.values()):
-        yield dict(zip(values, combination, strict=True))
+    require(
+        count <= MOST_POINTS,
+        f"search: a grid of {count:,} points; the limit is {MOST_POINTS:,}",
+    )
+    points = itertools.product(*values.values())
+    return [dict(zip(values, point, strict=True)) for point in points]

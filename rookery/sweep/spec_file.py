@@ -1,4 +1,4 @@
-"""A sweep described in YAML."""
+"""Read a sweep described in a YAML file."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rookery.sweep.space import FORMS
 
 
 def read_spec(path: str, options: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the command in the file (algorithm and environment among them), and the
-    settings of the runs by their dotted names."""
-    told = read_config(path, "spec")
-    settings = told.pop("settings", {})
+    """Return the options of the command in the file (with algorithm and environment), and the
+    settings of the runs by dotted name."""
+    given = read_config(path, "spec")
+    settings = given.pop("settings", {})
     known = ["algorithm", "environment", *options]
-    for name in told:
+    for name in given:
         if name not in known:
             close = nearest(str(name), [*known, "settings"])
             raise BadInput(
                 f"spec: {path}: no such option: {name}.{close} Settings of the runs"
-                " stand under settings"
+                " belong under settings"
             )
-    require(isinstance(settings, Mapping), f"spec: {path}: settings must hold names and values")
-    return told, flatten(settings)
+    require(isinstance(settings, Mapping), f"spec: {path}: settings must be a mapping")
+    return given, flatten(settings)
 
 
 def flatten(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """{"algo": {"gamma": 1}} as {"algo.gamma": 1}; a search, and JSON objects, stay whole."""
+    """{"algo": {"gamma": 1}} as {"algo.gamma": 1}; search spaces and JSON objects stay nested."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         dotted = f"{path}.{name}" if path else str(name)

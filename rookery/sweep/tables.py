@@ -1,27 +1,27 @@
-"""A sweep's results as text for the eye, and as CSV."""
+"""Results of a sweep as a text table and as CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rookery.runs.table import cell, to_text
+from rookery.runs.table import to_cell, to_text
 from rookery.scaling.tables import aligned
-from rookery.sweep.records import Folder, Record
+from rookery.sweep.records import SweepFolder, TrialRecord
 from rookery.sweep.space import spell
 
 MOST_ROWS = 30
 
 
-def header(folder: Folder) -> list[str]:
-    """The columns of the table."""
+def header(folder: SweepFolder) -> list[str]:
+    """Return the column names of the table."""
     metric = folder.spec.metric.removeprefix("episode_").replace("_", " ")
     spread = ["(min..max)"] if folder.spec.seeds > 1 else []
     return ["trial", "status", "steps", metric, *spread, *folder.spec.space]
 
 
-def line(folder: Folder, record: Record) -> list[str]:
-    """The cells of a trial."""
+def trial_cells(folder: SweepFolder, record: TrialRecord) -> list[str]:
+    """Return the cells of a trial."""
     score = "-" if record.score is None else f"{record.score:,.4g}"
     scores = record.seed_scores
     spread = f"({min(scores):,.4g}..{max(scores):,.4g})" if scores else ""
@@ -30,55 +30,55 @@ def line(folder: Folder, record: Record) -> list[str]:
     return [*cells, *([spread] if folder.spec.seeds > 1 else []), *values]
 
 
-def table(folder: Folder) -> str:
-    """The trials, best first, and why some failed."""
+def trials_table(folder: SweepFolder) -> str:
+    """Return the table of trials, best first, followed by the reasons of failures."""
     records = ranked(folder)
     shown = records[:MOST_ROWS]
     left_out = len(records) - len(shown)
     more = [f"... and {left_out} more in results.csv"] if left_out else []
     failed = [f"trial {r.number} failed: {r.reason}" for r in records if r.status == "failed"]
-    lines = [line(folder, record) for record in shown]
+    lines = [trial_cells(folder, record) for record in shown]
     return "\n".join([*aligned([header(folder), *lines]), *more, *failed])
 
 
-def ranked(folder: Folder) -> list[Record]:
-    """The trials, best first: those that ran to their end, those stopped, and the others."""
+def ranked(folder: SweepFolder) -> list[TrialRecord]:
+    """Return the trials, best first: finished ones, then those stopped early, then the others."""
     order = {"finished": 0, "stopped": 1}
     sign = -1 if folder.spec.mode == "max" else 1
 
-    def key(record: Record) -> tuple[int, float, int]:
+    def key(record: TrialRecord) -> tuple[int, float, int]:
         score = 0.0 if record.score is None else sign * record.score
         return order.get(record.status, 2), score, record.number
 
     return sorted(folder.records, key=key)
 
 
-def to_csv(folder: Folder) -> str:
-    """A row for each trial."""
-    rows = [csv_row(folder, record) for record in folder.records]
+def trials_csv(folder: SweepFolder) -> str:
+    """Return CSV text with a row for each trial."""
+    rows = [trial_row(folder, record) for record in folder.records]
     names = ["trial", "status", "env_steps", "score", *seed_columns(folder), *folder.spec.space]
     return to_text([*names, "reason"], rows)
 
 
-def csv_row(folder: Folder, record: Record) -> Mapping[str, str]:
-    """A trial's cells by column."""
+def trial_row(folder: SweepFolder, record: TrialRecord) -> Mapping[str, str]:
+    """Return the cells of a trial by column."""
     return {
-        "trial": cell(record.number),
+        "trial": to_cell(record.number),
         "status": record.status,
-        "env_steps": cell(record.env_steps),
-        "score": cell(record.score),
-        **dict(zip(seed_columns(folder), map(cell, record.seed_scores), strict=False)),
-        **{name: plain(value) for name, value in record.values.items()},
+        "env_steps": to_cell(record.env_steps),
+        "score": to_cell(record.score),
+        **dict(zip(seed_columns(folder), map(to_cell, record.seed_scores), strict=False)),
+        **{name: setting_cell(value) for name, value in record.values.items()},
         "reason": record.reason or "",
     }
 
 
-def seed_columns(folder: Folder) -> Sequence[str]:
-    """The columns of the seeds' scores."""
+def seed_columns(folder: SweepFolder) -> Sequence[str]:
+    """Return the names of the columns with the score of each seed."""
     return [f"score_seed_{seed}" for seed in folder.spec.run_seeds]
 
 
-def plain(value: Any) -> str:
-    """A setting in a cell: numbers as numbers."""
+def setting_cell(value: Any) -> str:
+    """Return a setting as a CSV cell, numbers in full precision."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return cell(value) if number else spell(value)
+    return to_cell(value) if number else spell(value)

@@ -1,4 +1,4 @@
-"""Attributes of an object, watched for changes."""
+"""Detects changes of the attributes of an object."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SCALARS = (
     *(int, float, complex, str, bytes, type(None), type, Enum, np.generic),
     *(torch.dtype, torch.device, torch.layout),
 )
-UNSEEN = object()
+MISSING = object()
 
 
-def plain(value: Any) -> bool:
-    """True if a value never changes and its `repr` says all of it."""
+def is_plain(value: Any) -> bool:
+    """True if a value cannot change and is fully described by its `repr`."""
     if isinstance(value, tuple):
-        return all(map(plain, value))
+        return all(map(is_plain, value))
     if is_dataclass(value) and not isinstance(value, type):
         frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return frozen and all(plain(getattr(value, field.name)) for field in fields(value))
+        return frozen and all(is_plain(getattr(value, field.name)) for field in fields(value))
     return isinstance(value, SCALARS)
 
 
 class Attributes:
-    """The attributes of an object, whose values together make a state, known by a number.
+    """Numbers the states that the attributes of an object were in.
 
-    Plain values are the same if they look the same, other objects if they are the same object: what
-    changes inside a list is not seen. Modules do not count, nor do cached properties, which follow
-    from the rest and are there only once somebody has asked.
+    Plain values are equal if their `repr` is, other objects only to themselves: a change inside a
+    list is not detected. Modules do not count, nor do cached properties, which follow from the
+    other attributes.
     """
 
     def __init__(self, owner: object | None):
@@ -42,26 +42,26 @@ class Attributes:
         self.now: dict[str, Any] = {} if owner is None else vars(owner)
         self.last: dict[str, Any] = {}
         self.marks: dict[str, Any] = {}
-        """What tells the last value of an attribute from others, by its name."""
+        """The `repr` or the id of every attribute's last value."""
         self.kept: dict[int, Any] = {}
-        """Objects that are known by their ids, which nothing else may get."""
+        """Objects that are known by their ids: kept, so that no other object gets the same id."""
         self.states: dict[frozenset[Any], int] = {frozenset(): 0}
         self.number = 0
         self.changed = ""
-        """The names of the attributes that changed last."""
+        """Names of the attributes that changed last."""
 
     def state(self) -> int:
-        """The number of the state that the attributes are in."""
+        """Return the number of the current state."""
         now, last = self.now, self.last
         if len(now) != len(last) or not all(map(is_, now.values(), last.values())):
-            self.look()
+            self.update()
         return self.number
 
-    def look(self) -> None:
-        """Note what changed."""
+    def update(self) -> None:
+        """Find out which attributes changed, and the number of the state."""
         before, self.last = self.last, self.now.copy()
         marks = {
-            name: self.marks[name] if before.get(name, UNSEEN) is value else self.mark(value)
+            name: self.marks[name] if before.get(name, MISSING) is value else self.mark(value)
             for name, value in self.last.items()
             if self.counts(name, value)
         }
@@ -73,12 +73,12 @@ class Attributes:
 
     def counts(self, name: str, value: Any) -> bool:
         """True if the attribute is part of the state."""
-        cached = isinstance(getattr(self.kind, name, None), cached_property)
-        return not cached and not isinstance(value, nn.Module)
+        is_cached = isinstance(getattr(self.kind, name, None), cached_property)
+        return not is_cached and not isinstance(value, nn.Module)
 
     def mark(self, value: Any) -> Any:
-        """What tells the value from others."""
-        if plain(value):
+        """Return what distinguishes the value from others."""
+        if is_plain(value):
             return repr(value)
         self.kept[id(value)] = value
         return id(value)

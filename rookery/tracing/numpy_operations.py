@@ -1,7 +1,8 @@
-"""Operations of torch in calls of NumPy.
+"""PyTorch operations as calls of NumPy.
 
-A translation leads from where the result goes, and the arguments of an operation, to the steps that
-do it. Arguments that it does not name are not done here.
+A translation takes the array for the result and the arguments of an operation, and yields the steps
+that compute it. Arguments that it does not name are not supported, nor is what it raises
+`Untranslated` for: PyTorch computes these.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 aten = torch.ops.aten
 PRODUCT = 1 << 18
-"""Multiplications in a product of matrices from which on it is left to torch and its threads."""
+"""Multiplications in a matrix product above which PyTorch, with its threads, is faster."""
 
 Array = np.ndarray
 Step = Callable[[], Any]
@@ -23,14 +24,14 @@ Steps = Iterator[Step]
 
 
 class Untranslated(Exception):
-    """There is an operation that is not done here."""
+    """An operation or its arguments have no translation."""
 
 
 TRANSLATIONS: dict[Any, Callable[..., Iterable[Step]]] = {}
 
 
-def does(*operations: Any) -> Callable[[Callable], Callable]:
-    """Decorator: a translation of these operations."""
+def translates(*operations: Any) -> Callable[[Callable], Callable]:
+    """Decorator: registers a translation of these operations."""
 
     def add(translate: Callable) -> Callable:
         TRANSLATIONS.update(dict.fromkeys(operations, translate))
@@ -39,45 +40,46 @@ def does(*operations: Any) -> Callable[[Callable], Callable]:
     return add
 
 
-def spread(x: Array | float, like: Array) -> Array:
-    """A number in every entry, for NumPy is slow to take the same one many times."""
+def filled(x: Array | float, like: Array) -> Array:
+    """Return an array filled with the number `x`: NumPy is slow to convert numbers every time."""
     if isinstance(x, Array):
         return x
     return np.full(like.shape, x, np.result_type(like.dtype, x))
 
 
-def refuse_narrow(out: Array, *given: Array) -> None:
-    """NumPy computes in the types that it is given, torch in that of the result."""
+def require_dtype(out: Array, *given: Array) -> None:
+    """Raise if no argument has the result's type: NumPy computes in the types of the arguments,
+    PyTorch in that of the result."""
     if all(x.dtype != out.dtype for x in given):
-        raise Untranslated("a result of another type than all that it is made of")
+        raise Untranslated("no argument has the result's type")
 
 
 def elementwise(function: Callable, *operations: Any) -> None:
-    """Translate operations that apply a function of NumPy to one or two arguments."""
+    """Register a NumPy function of one or two arguments for these operations."""
 
     def unary(out: Array, x: Array) -> Steps:
-        refuse_narrow(out, x)
+        require_dtype(out, x)
         yield partial(function, x, out=out)
 
     def binary(out: Array, x: Array, y: Array | float) -> Steps:
-        y = spread(y, x)
-        refuse_narrow(out, x, y)
+        y = filled(y, x)
+        require_dtype(out, x, y)
         yield partial(function, x, y, out=out)
 
     is_unary = getattr(function, "nin", 1) == 1
-    does(*operations)(unary if is_unary else binary)
+    translates(*operations)(unary if is_unary else binary)
 
 
 def comparison(function: Callable, *operations: Any) -> None:
-    """Translate operations that compare with a function of NumPy."""
+    """Register a NumPy comparison for these operations."""
 
     def compare(out: Array, x: Array, y: Array | float) -> Steps:
-        y = spread(y, x)
+        y = filled(y, x)
         if x.dtype != y.dtype:
-            raise Untranslated("a comparison of two types")
+            raise Untranslated("a comparison of different types")
         yield partial(function, x, y, out=out)
 
-    does(*operations)(compare)
+    translates(*operations)(compare)
 
 
 elementwise(np.add, aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
@@ -101,35 +103,35 @@ elementwise(np.sqrt, aten.sqrt.default, aten.sqrt_.default)
 elementwise(np.tanh, aten.tanh.default, aten.tanh_.default)
 
 
-@does(aten.logical_not.default)
+@translates(aten.logical_not.default)
 def logical_not(out: Array, x: Array) -> Steps:
     yield partial(np.logical_not, x, out=out)
 
 
-@does(aten.pow.Tensor_Scalar)
+@translates(aten.pow.Tensor_Scalar)
 def power(out: Array, x: Array, exponent: float) -> Steps:
-    refuse_narrow(out, x)
+    require_dtype(out, x)
     if exponent == 1:
         yield partial(np.copyto, out, x)
     elif exponent == 2:
         yield partial(np.multiply, x, x, out=out)
     else:
-        raise Untranslated("another power than the first or second")
+        raise Untranslated("a power other than 1 or 2")
 
 
-@does(aten.relu.default, aten.relu_.default)
+@translates(aten.relu.default, aten.relu_.default)
 def relu(out: Array, x: Array) -> Steps:
     yield partial(np.maximum, x, np.zeros_like(x), out=out)
 
 
-@does(aten.threshold_backward.default)
+@translates(aten.threshold_backward.default)
 def threshold_backward(out: Array, grad: Array, x: Array, threshold: float) -> Steps:
     above = np.empty(x.shape, bool)
-    yield partial(np.greater, x, spread(threshold, x), out=above)
+    yield partial(np.greater, x, filled(threshold, x), out=above)
     yield partial(np.multiply, grad, above, out=out)
 
 
-@does(aten.tanh_backward.default)
+@translates(aten.tanh_backward.default)
 def tanh_backward(out: Array, grad: Array, y: Array) -> Steps:
     slope = np.empty_like(y)
     yield partial(np.multiply, y, y, out=slope)
@@ -137,9 +139,9 @@ def tanh_backward(out: Array, grad: Array, y: Array) -> Steps:
     yield partial(np.multiply, grad, slope, out=out)
 
 
-@does(aten.sigmoid.default, aten.sigmoid_.default)
+@translates(aten.sigmoid.default, aten.sigmoid_.default)
 def sigmoid(out: Array, x: Array) -> Steps:
-    refuse_narrow(out, x)
+    require_dtype(out, x)
     ones = np.ones_like(x)
     yield partial(np.negative, x, out=out)
     yield partial(np.exp, out, out=out)
@@ -147,73 +149,73 @@ def sigmoid(out: Array, x: Array) -> Steps:
     yield partial(np.divide, ones, out, out=out)
 
 
-@does(aten.clamp.default, aten.clamp_.default)
+@translates(aten.clamp.default, aten.clamp_.default)
 def clamp(out: Array, x: Array, min: float | None = None, max: float | None = None) -> Steps:
     if min is not None:
-        yield partial(np.maximum, x, spread(min, x), out=out)
+        yield partial(np.maximum, x, filled(min, x), out=out)
         x = out
     if max is not None:
-        yield partial(np.minimum, x, spread(max, x), out=out)
+        yield partial(np.minimum, x, filled(max, x), out=out)
 
 
-@does(aten.where.self)
+@translates(aten.where.self)
 def where(out: Array, condition: Array, x: Array, y: Array) -> Steps:
     yield partial(np.copyto, out, y)
     yield partial(np.copyto, out, x, where=condition)
 
 
-@does(aten.addcmul.default)
+@translates(aten.addcmul.default)
 def addcmul(out: Array, x: Array, a: Array, b: Array, value: float = 1) -> Steps:
     product = np.empty(np.broadcast_shapes(a.shape, b.shape), out.dtype)
-    refuse_narrow(product, a, b)
+    require_dtype(product, a, b)
     yield partial(np.multiply, a, b, out=product)
     if value != 1:
-        yield partial(np.multiply, product, spread(value, product), out=product)
+        yield partial(np.multiply, product, filled(value, product), out=product)
     yield partial(np.add, x, product, out=out)
 
 
-def product(a: Array, b: Array, out: Array) -> Step:
-    """A product of matrices."""
+def matrix_product(a: Array, b: Array, out: Array) -> Step:
+    """Return the step that computes `a @ b`."""
     if not out.flags.c_contiguous:
-        raise Untranslated("a product that does not lie row by row")
+        raise Untranslated("a product that is not contiguous")
     if a.shape[0] * a.shape[1] * b.shape[1] <= PRODUCT:
         return partial(np.dot, a, b, out)
     return partial(torch.mm, *map(torch.from_numpy, (a, b)), out=torch.from_numpy(out))
 
 
-@does(aten.mm.default)
+@translates(aten.mm.default)
 def mm(out: Array, a: Array, b: Array) -> Steps:
-    yield product(a, b, out)
+    yield matrix_product(a, b, out)
 
 
-@does(aten.addmm.default)
+@translates(aten.addmm.default)
 def addmm(out: Array, bias: Array, a: Array, b: Array) -> Steps:
-    yield product(a, b, out)
+    yield matrix_product(a, b, out)
     yield partial(np.add, out, bias, out=out)
 
 
-@does(aten.addmm_.default)
+@translates(aten.addmm_.default)
 def addmm_(out: Array, to: Array, a: Array, b: Array) -> Steps:
     added = np.empty(to.shape, to.dtype)
-    yield product(a, b, added)
+    yield matrix_product(a, b, added)
     yield partial(np.add, to, added, out=out)
 
 
-@does(aten.linear.default)
+@translates(aten.linear.default)
 def linear(out: Array, x: Array, weight: Array, bias: Array | None = None) -> Steps:
     if x.ndim != 2:
-        raise Untranslated("linear of more than two dimensions")
-    yield product(x, weight.T, out)
+        raise Untranslated("linear with more than two dimensions")
+    yield matrix_product(x, weight.T, out)
     if bias is not None:
         yield partial(np.add, out, bias, out=out)
 
 
-@does(aten.dot.default)
+@translates(aten.dot.default)
 def dot(out: Array, a: Array, b: Array) -> Steps:
     yield partial(np.dot, a, b, out)
 
 
-@does(aten.sum.default, aten.sum.dim_IntList)
+@translates(aten.sum.default, aten.sum.dim_IntList)
 def sum_over(
     out: Array, x: Array, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
 ) -> Steps:
@@ -224,84 +226,85 @@ def sum_over(
         yield partial(np.add.reduce, x, axes, out.dtype, out, keepdim)
 
 
-@does(aten.mean.default, aten.mean.dim)
+@translates(aten.mean.default, aten.mean.dim)
 def mean_over(
     out: Array, x: Array, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
 ) -> Steps:
     yield from sum_over(out, x, dim, keepdim)
-    yield partial(np.multiply, out, spread(out.size / x.size, out), out=out)
+    yield partial(np.multiply, out, filled(out.size / x.size, out), out=out)
 
 
-@does(aten.amax.default)
+@translates(aten.amax.default)
 def amax(out: Array, x: Array, dim: Sequence[int] = (), keepdim: bool = False) -> Steps:
     axes = tuple(axis % x.ndim for axis in dim) or None
     yield partial(np.maximum.reduce, x, axes, None, out, keepdim)
 
 
-@does(aten.argmax.default)
+@translates(aten.argmax.default)
 def argmax(out: Array, x: Array, dim: int | None = None) -> Steps:
     yield partial(x.argmax, dim, out)
 
 
-@does(aten.stack.default)
+@translates(aten.stack.default)
 def stack(out: Array, parts: Sequence[Array], dim: int = 0) -> Steps:
     places = np.moveaxis(out, dim, 0)
     for i, part in enumerate(parts):
         yield partial(np.copyto, places[i, ...], part)
 
 
-@does(aten.cat.default)
+@translates(aten.cat.default)
 def cat(out: Array, parts: Sequence[Array], dim: int = 0) -> Steps:
     ends = np.cumsum([part.shape[dim] for part in parts])
     for place, part in zip(np.split(out, ends[:-1], dim), parts, strict=True):
         yield partial(np.copyto, place, part)
 
 
-@does(aten.zero_.default)
+@translates(aten.zero_.default)
 def zero_(out: Array, x: Array) -> Steps:
     yield partial(x.fill, 0)
 
 
-@does(aten.copy_.default)
+@translates(aten.copy_.default)
 def copy_(out: Array, to: Array, x: Array) -> Steps:
     yield partial(np.copyto, to, x, "unsafe")
 
 
-@does(aten.clone.default, aten._to_copy.default, aten.to.dtype)
+@translates(aten.clone.default, aten._to_copy.default, aten.to.dtype)
 def copied(out: Array, x: Array, dtype: Any = None, memory_format: Any = None) -> Steps:
     yield partial(np.copyto, out, x, "unsafe")
 
 
-def entries(index: Array, x: Array, dim: int) -> tuple[Array, Steps]:
-    """Where the entries of the rows of `x` stand in its memory, and the steps that say so."""
+def flat_index(index: Array, x: Array, dim: int) -> tuple[Array, Step]:
+    """Return an array for the flat indices of entries in the rows of `x`, and the step that
+    computes them."""
     if x.ndim != 2 or dim % 2 != 1 or not x.flags.c_contiguous:
-        raise Untranslated("entries of anything but the rows of a matrix")
+        raise Untranslated("an index into anything but the rows of a matrix")
     place = np.empty(index.shape, np.int64)
     starts = np.arange(len(x))[:, None] * x.shape[1]
-    return place, iter([partial(np.add, index, starts, out=place)])
+    return place, partial(np.add, index, starts, out=place)
 
 
-@does(aten.gather.default)
+@translates(aten.gather.default)
 def gather(out: Array, x: Array, dim: int, index: Array) -> Steps:
-    place, steps = entries(index, x, dim)
-    yield from steps
+    place, step = flat_index(index, x, dim)
+    yield step
     yield partial(x.reshape(-1).take, place, None, out)
 
 
-@does(aten.scatter_add.default)
+@translates(aten.scatter_add.default)
 def scatter_add(out: Array, x: Array, dim: int, index: Array, added: Array) -> Steps:
-    place, steps = entries(index, out, dim)
+    place, step = flat_index(index, out, dim)
     if index.shape != (len(x), 1) or added.shape != index.shape:
-        raise Untranslated("scatter_add of several entries a row")
+        raise Untranslated("scatter_add of several entries per row")
     sums = np.empty(index.shape, out.dtype)
-    yield from steps
+    yield step
     yield partial(np.copyto, out, x)
     yield partial(out.reshape(-1).take, place, None, sums)
     yield partial(np.add, sums, added, out=sums)
     yield partial(out.reshape(-1).put, place, sums)
 
 
-@does(aten._log_softmax.default)
+@translates(aten._log_softmax.default)
 def log_softmax(out: Array, x: Array, dim: int, half_to_float: bool) -> Steps:
     axis = dim % x.ndim
     powers = np.empty_like(x)
@@ -314,7 +317,7 @@ def log_softmax(out: Array, x: Array, dim: int, half_to_float: bool) -> Steps:
     yield partial(np.subtract, out, column, out=out)
 
 
-@does(aten._log_softmax_backward_data.default)
+@translates(aten._log_softmax_backward_data.default)
 def log_softmax_backward(out: Array, grad: Array, y: Array, dim: int, dtype: Any) -> Steps:
     axis = dim % y.ndim
     column = np.empty_like(y[(slice(None),) * axis + (slice(1),)])
@@ -327,47 +330,47 @@ def log_softmax_backward(out: Array, grad: Array, y: Array, dim: int, dtype: Any
 NO_REDUCTION = 0
 
 
-@does(aten.mse_loss.default)
+@translates(aten.mse_loss.default)
 def mse_loss(out: Array, x: Array, y: Array, reduction: int) -> Steps:
-    refuse_reduction(reduction)
+    require_no_reduction(reduction)
     yield partial(np.subtract, x, y, out=out)
     yield partial(np.multiply, out, out, out=out)
 
 
-@does(aten.mse_loss_backward.default)
+@translates(aten.mse_loss_backward.default)
 def mse_loss_backward(out: Array, grad: Array, x: Array, y: Array, reduction: int) -> Steps:
-    refuse_reduction(reduction)
+    require_no_reduction(reduction)
     yield partial(np.subtract, x, y, out=out)
     yield partial(np.add, out, out, out=out)
     yield partial(np.multiply, grad, out, out=out)
 
 
-@does(aten.huber_loss.default)
+@translates(aten.huber_loss.default)
 def huber_loss(out: Array, x: Array, y: Array, reduction: int, delta: float = 1.0) -> Steps:
-    """q (|e| - q / 2) with q = min(|e|, delta)."""
-    refuse_reduction(reduction)
+    """q (|e| - q / 2) with q = min(|e|, delta) and e = x - y."""
+    require_no_reduction(reduction)
     near = np.empty_like(out)
     yield partial(np.subtract, x, y, out=out)
     yield partial(np.absolute, out, out=out)
-    yield partial(np.minimum, out, spread(delta, out), out=near)
+    yield partial(np.minimum, out, filled(delta, out), out=near)
     yield partial(np.subtract, out, near, out=out)
     yield partial(np.multiply, out, near, out=out)
     yield partial(np.multiply, near, near, out=near)
-    yield partial(np.multiply, near, spread(0.5, near), out=near)
+    yield partial(np.multiply, near, filled(0.5, near), out=near)
     yield partial(np.add, out, near, out=out)
 
 
-@does(aten.huber_loss_backward.default)
+@translates(aten.huber_loss_backward.default)
 def huber_loss_backward(
     out: Array, grad: Array, x: Array, y: Array, reduction: int, delta: float
 ) -> Steps:
-    refuse_reduction(reduction)
+    require_no_reduction(reduction)
     yield partial(np.subtract, x, y, out=out)
     yield from clamp(out, out, -delta, delta)
     yield partial(np.multiply, grad, out, out=out)
 
 
-def refuse_reduction(reduction: int) -> None:
-    """A loss is computed entry by entry."""
+def require_no_reduction(reduction: int) -> None:
+    """Raise if the loss is summed or averaged."""
     if reduction != NO_REDUCTION:
-        raise Untranslated("a loss that is summed up")
+        raise Untranslated("a loss with a reduction")

@@ -1,4 +1,4 @@
-"""Evaluation while training."""
+"""Policies from checkpoint contents, and evaluation during training."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 
-from rookery.backends.components import Parts, spaces_of
-from rookery.envs import make_env, statistics
+from rookery.backends.base import CheckpointState
+from rookery.backends.contents import Tensors, load_normalizer, load_weights
+from rookery.backends.factory import make_algorithm, spaces_of
+from rookery.config import RunConfig
+from rookery.envs import make_env
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy
 
@@ -15,26 +18,53 @@ SEED = 2_000_003
 LANES = 8
 
 
-class Examiner:
-    """Scores the learner's policy every so many steps, on environments of its own."""
+def make_evaluation_env(config: RunConfig, tensors: Tensors, lanes: int) -> Any:
+    """Return the run's environments for evaluation, normalised as in the checkpoint."""
+    env = make_env(config.environment, config.env, num_envs=lanes, training=False)
+    load_normalizer(env, tensors)
+    return env
 
-    def __init__(self, every: int | None, episodes: int, epsilon: float):
-        self.every = every
-        self.episodes = episodes
-        self.epsilon = epsilon
+
+def make_policy(
+    config: RunConfig,
+    tensors: Tensors,
+    env: Any,
+    device: torch.device,
+    greedy: bool = True,
+    seed: int = 0,
+    epsilon: float = 0.0,
+    preprocess: Any = lambda obs: obs,
+) -> Policy:
+    """Return the policy of a checkpoint for environments like `env`."""
+    with torch.random.fork_rng(devices=[]):
+        algorithm = make_algorithm(config, spaces_of(env), device)
+    algorithm.network.to(device)
+    load_weights(algorithm, tensors)
+    return Policy(algorithm, spaces_of(env), device, preprocess, greedy, seed, epsilon)
+
+
+class Evaluation:
+    """Evaluates the greedy policy every `eval_steps` steps, on environments of its own."""
+
+    def __init__(self, config: RunConfig, device: torch.device):
+        self.config = config
+        self.device = device
 
     def due(self, before: int, now: int) -> bool:
-        """Whether the steps between reach a multiple of the period."""
-        return self.every is not None and now // self.every > before // self.every
+        """True if the steps from `before` to `now` pass a multiple of eval_steps."""
+        every = self.config.eval_steps
+        return every is not None and now // every > before // every
 
-    def scores(self, parts: Parts) -> dict[str, float]:
-        """Columns of a report; the same seeds every time, so that scores can be compared."""
-        env = self.make_env(parts)
-        device = parts.learner.device
-        policy = Policy(parts.algorithm, spaces_of(env), device, seed=SEED, epsilon=self.epsilon)
+    def scores(self, state: CheckpointState) -> dict[str, float]:
+        """Return columns of a report; seeds are the same every time, so scores are comparable."""
+        config = self.config
+        env = make_evaluation_env(config, state.tensors, min(config.eval_episodes, LANES))
+        policy = make_policy(
+            config, state.tensors, env, self.device, seed=SEED, epsilon=config.eval_epsilon
+        )
         try:
             with torch.random.fork_rng(devices=[]):
-                summary = evaluate(policy, env, self.episodes, SEED).summary()
+                summary = evaluate(policy, env, config.eval_episodes, SEED).summary()
         finally:
             env.close()
         return {
@@ -42,16 +72,6 @@ class Examiner:
             "eval_return_std": summary["return_std"],
             "eval_return_iqm": summary["return_iqm"],
             "eval_length_mean": summary["length_mean"],
-            "eval_episodes": self.episodes,
-            "eval_epsilon": self.epsilon,
+            "eval_episodes": config.eval_episodes,
+            "eval_epsilon": config.eval_epsilon,
         }
-
-    def make_env(self, parts: Parts) -> Any:
-        """The run's environment as for evaluation, its normalisation as it stands."""
-        config = parts.config
-        lanes = min(self.episodes, LANES)
-        env = make_env(config.environment, config.env, num_envs=lanes, training=False)
-        trained = statistics(parts.env)
-        for name, moments in statistics(env).items():
-            moments.load(trained[name].state())
-        return env

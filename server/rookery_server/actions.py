@@ -1,4 +1,4 @@
-"""Actions out of a request: refused unless they are in their space."""
+"""Checks that the actions of a request are in the action space."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from rookery_server.spaces import Leaf, Plain, filled, leaves, nested
-from rookery_server.wire import Refused
+from rookery_server.messages import Refused
+from rookery_server.spaces import Description, Leaf, filled, leaves, nested
 
 
 class Actions:
-    """Reads batches of actions of a described space."""
+    """Reads and checks batches of actions of a described space."""
 
-    def __init__(self, plain: Plain, bounds: Sequence[np.ndarray], envs: int):
+    def __init__(self, plain: Description, bounds: Sequence[np.ndarray], envs: int):
         self._plain = plain
-        self._checks = [Check(leaf, bounds, envs) for leaf in leaves(plain)]
+        self._checks = [LeafCheck(leaf, bounds, envs) for leaf in leaves(plain)]
 
     def read(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Actions nested like the space, in memory of their own."""
+        """Return copies of the actions, nested like the space."""
         if len(arrays) != len(self._checks):
-            raise Refused("action", f"actions are {len(self._checks)} arrays, not {len(arrays)}")
+            raise Refused(
+                "action", f"expected {len(self._checks)} arrays of actions, got {len(arrays)}"
+            )
         checked = [check.read(array) for check, array in zip(self._checks, arrays)]
         return nested(self._plain, iter(checked))
 
 
-class Check:
-    """What the actions of one leaf must be like."""
+class LeafCheck:
+    """Dtype, shape and range of the actions of one leaf."""
 
     def __init__(self, leaf: Leaf, bounds: Sequence[np.ndarray], envs: int):
         self.dtype = leaf.dtype
@@ -34,12 +36,12 @@ class Check:
         self.low, self.high = limits(leaf, bounds)
 
     def read(self, array: np.ndarray) -> np.ndarray:
-        """A copy of `array`, if it is fit."""
+        """Return a copy of `array` if it is valid."""
         if array.dtype != self.dtype or array.shape != self.shape:
             raise Refused(
                 "action",
-                f"actions are {self.dtype.str} {list(self.shape)}, "
-                f"not {array.dtype.str} {list(array.shape)}",
+                f"expected actions {self.dtype.str} {list(self.shape)}, "
+                f"got {array.dtype.str} {list(array.shape)}",
             )
         plain = array.view(np.uint8) if array.dtype == bool else array
         if self.low is not None and not ((plain >= self.low) & (plain <= self.high)).all():
@@ -50,7 +52,7 @@ class Check:
 
 
 def limits(leaf: Leaf, bounds: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """The least and the greatest action; (None, None) where the environment sees to it."""
+    """Return the smallest and the largest action; (None, None) for a Box, which checks itself."""
     plain = leaf.plain
     if plain["type"] == "Discrete":
         return plain["start"], plain["start"] + plain["n"] - 1

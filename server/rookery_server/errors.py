@@ -1,5 +1,5 @@
-"""What ends the command with one line."""
+"""The error that ends the command with one line."""
 
 
 class Unusable(Exception):
-    """A setting, a file or an environment that cannot be used as it is."""
+    """A setting, file or environment that cannot be used."""

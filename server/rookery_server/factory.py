@@ -1,4 +1,4 @@
-"""From an environment's name to one that can be stepped: Gymnasium's, old Gym's, or a module's."""
+"""Environments by name: of Gymnasium, of old Gym, or a class in a module."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from typing import Any, Callable
 
 from rookery_server.errors import Unusable
-from rookery_server.single import Single, TimeLimit
+from rookery_server.single import SingleEnv, TimeLimit
 
 LIBRARIES = ("gymnasium", "gym")
 
 
-class Recipe:
-    """How to make one environment: found once, called for every copy.
+class EnvFactory:
+    """Makes copies of one environment.
 
     `name` is an id that Gymnasium or Gym has registered once `module` (if any) is imported, or
-    the name of a class or function in that module. "module:id" says both. `actions` names a list
+    the name of a class or function in that module. "module:id" gives both. `actions` names a list
     of joystick buttons, "module:NAME", for nes_py's JoypadSpace.
     """
 
@@ -31,40 +31,42 @@ class Recipe:
         prefix, _, env_id = name.rpartition(":")
         self.name = env_id
         self.kwargs = dict(kwargs or {})
-        self.module = imported(module or prefix or None)
-        self.spec, self.library = find(self.name)
+        self.module = import_or_fail(module or prefix or None)
+        self.spec, self.library = find_spec(self.name)
         if self.spec is None and not callable(getattr(self.module, self.name, None)):
             where = f' and "{self.module.__name__}" defines no such name' if self.module else ""
             raise Unusable(
-                f'"{self.name}" is not registered{where}: name the package that registers it with '
+                f'"{self.name}" is not registered{where}: give the package that registers it with '
                 "--module"
             )
-        self._pressed = with_buttons(actions) if actions else None
+        self._joypad = joypad_wrapper(actions) if actions else None
 
     def make(self, render: bool) -> Any:
-        """One more environment in the API of `Single`."""
+        """Return a new environment as a `SingleEnv`."""
         try:
-            env, time_limit = self._made(render)
+            env, time_limit = self._make(render)
         except TypeError as error:
             raise Unusable(f'"{self.name}" cannot be made: {error}') from error
-        env = Single(self._pressed(env) if self._pressed else env)
+        env = SingleEnv(self._joypad(env) if self._joypad else env)
         return TimeLimit(env, time_limit) if time_limit else env
 
-    def _made(self, render: bool) -> tuple[Any, int | None]:
+    def _make(self, render: bool) -> tuple[Any, int | None]:
         if self.spec is None:
             return getattr(self.module, self.name)(**self.kwargs), None
         if self.library == "gymnasium":
-            drawn = {"render_mode": "rgb_array"} if render else {}
+            render_kwargs = {"render_mode": "rgb_array"} if render else {}
             gymnasium = importlib.import_module("gymnasium")
-            made = gymnasium.make(self.name, disable_env_checker=True, **drawn, **self.kwargs)
+            made = gymnasium.make(
+                self.name, disable_env_checker=True, **render_kwargs, **self.kwargs
+            )
             return made, None
-        return old_gym(self.spec, self.kwargs, render), self.spec.max_episode_steps
+        return make_old_gym(self.spec, self.kwargs, render), self.spec.max_episode_steps
 
 
-def with_buttons(actions: str) -> Callable[[Any], Any]:
-    """What gives an environment the actions of a named list of joystick buttons."""
+def joypad_wrapper(actions: str) -> Callable[[Any], Any]:
+    """Return the wrapper that maps discrete actions to the joystick buttons in "module:NAME"."""
     module, _, name = actions.partition(":")
-    buttons = getattr(imported(module), name, None)
+    buttons = getattr(import_or_fail(module), name, None)
     if buttons is None:
         raise Unusable(f'--actions: "{module}" defines no "{name}"')
     try:
@@ -74,8 +76,8 @@ def with_buttons(actions: str) -> Callable[[Any], Any]:
     return lambda env: joypad(env, buttons)
 
 
-def imported(module: str | None) -> Any:
-    """The module, found also in the working directory."""
+def import_or_fail(module: str | None) -> Any:
+    """Import a module, which may be in the working directory."""
     if module is None:
         return None
     if os.getcwd() not in sys.path:
@@ -85,12 +87,12 @@ def imported(module: str | None) -> Any:
     except Exception as error:
         text = " ".join(str(error).split())
         raise Unusable(
-            f'the module "{module}" does not import: {type(error).__name__}: {text}'
+            f'cannot import the module "{module}": {type(error).__name__}: {text}'
         ) from error
 
 
-def find(env_id: str) -> tuple[Any, str]:
-    """The entry of an id in a registry, and the library whose it is; (None, "") without one."""
+def find_spec(env_id: str) -> tuple[Any, str]:
+    """Return the registered spec of an id and its library; (None, "") if there is none."""
     installed = 0
     for name in LIBRARIES:
         try:
@@ -106,9 +108,11 @@ def find(env_id: str) -> tuple[Any, str]:
     return None, ""
 
 
-def old_gym(spec: Any, kwargs: dict, render: bool) -> Any:
-    """An environment of old Gym, made from its entry point: `gym.make` of 0.26 puts wrappers
-    around it that break environments of the four-value API."""
+def make_old_gym(spec: Any, kwargs: dict, render: bool) -> Any:
+    """Return an environment of old Gym, made from its entry point.
+
+    `gym.make` of 0.26 adds wrappers that break environments of the four-value API.
+    """
     entry = spec.entry_point
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")

@@ -1,4 +1,4 @@
-"""Keys for CURVE, ZeroMQ's encryption: made once, kept in two folders.
+"""Key files for CURVE, ZeroMQ's encryption, in one folder for the server and one for the client.
 
 DIR/server/server.key_secret     stays with the server
 DIR/server/clients/NAME.key      the public keys of the clients it admits
@@ -20,12 +20,12 @@ from rookery_server.errors import Unusable
 
 
 def make_keys(folder: str) -> list[Path]:
-    """Key pairs of a server and a client, in a folder that has none yet; the secret files."""
+    """Make key pairs of a server and a client; return the paths of the secret files."""
     root = Path(folder)
     server, client = root / "server", root / "client"
     for path in (server, client):
         if path.exists():
-            raise Unusable(f"{path} exists already: keys are not written over")
+            raise Unusable(f"{path} already exists: keys are not overwritten")
     before = os.umask(0o077)
     try:
         (server / "clients").mkdir(parents=True)
@@ -40,58 +40,61 @@ def make_keys(folder: str) -> list[Path]:
 
 
 def describe_keys(folder: str) -> str:
-    """Where the keys of a folder belong."""
+    """Return text that says where the keys of a folder belong."""
     return (
         f"{folder}/server stays with the server: --bind ADDRESS --keys {folder}/server\n"
         f"{folder}/client goes to the client: --env.remote.keys {folder}/client"
     )
 
 
-def secret_of(folder: str, name: str) -> tuple[bytes, bytes]:
-    """The public and secret key in FOLDER/NAME.key_secret, which nobody else may read."""
+def load_secret(folder: str, name: str) -> tuple[bytes, bytes]:
+    """Return the public and secret key in FOLDER/NAME.key_secret.
+
+    Raises if other users can read the file.
+    """
     path = Path(folder) / f"{name}.key_secret"
     if not path.is_file():
         raise Unusable(f"there is no {path}: --make-keys DIR makes keys")
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise Unusable(f"{path} can be read by others: chmod 600 {path}")
-    public, secret = loaded(path)
+        raise Unusable(f"{path} is readable by other users: chmod 600 {path}")
+    public, secret = load_key(path)
     if secret is None:
-        raise Unusable(f"{path} holds no secret key")
+        raise Unusable(f"{path} contains no secret key")
     return public, secret
 
 
-def loaded(path: Path) -> tuple[bytes, Any]:
-    """The keys in a file."""
+def load_key(path: Path) -> tuple[bytes, Any]:
+    """Return the public and secret key in a file; the secret one may be None."""
     try:
         return zmq.auth.load_certificate(str(path))
     except (OSError, ValueError) as error:
-        raise Unusable(f"{path} holds no key: {error}") from error
+        raise Unusable(f"{path} contains no key: {error}") from error
 
 
-def lock(socket: zmq.Socket, context: zmq.Context, folder: str) -> Any:
-    """Encrypt what a server's socket says, and admit only the keys in FOLDER/clients.
+def require_client_keys(socket: zmq.Socket, context: zmq.Context, folder: str) -> Any:
+    """Encrypt a server's socket and admit only clients whose keys are in FOLDER/clients.
 
-    Returns what checks them, to be stopped when the server ends.
+    Returns the authenticator, which must be stopped when the server ends.
     """
     from zmq.auth.thread import ThreadAuthenticator
 
     clients = Path(folder) / "clients"
     if not any(clients.glob("*.key")):
-        raise Unusable(f"there is no client's key in {clients}: nobody could connect")
-    public, secret = secret_of(folder, "server")
-    doorman = ThreadAuthenticator(context)
-    doorman.start()
-    doorman.configure_curve(domain="*", location=str(clients))
+        raise Unusable(f"no client key in {clients}: no client could connect")
+    public, secret = load_secret(folder, "server")
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=str(clients))
     socket.curve_publickey, socket.curve_secretkey = public, secret
     socket.curve_server = True
-    return doorman
+    return authenticator
 
 
-def unlock(socket: zmq.Socket, folder: str) -> None:
-    """Let a client's socket speak to the server whose public key is in the folder."""
-    public, secret = secret_of(folder, "client")
+def use_client_keys(socket: zmq.Socket, folder: str) -> None:
+    """Set a client's keys on its socket, and the public key of the server it connects to."""
+    public, secret = load_secret(folder, "client")
     path = Path(folder) / "server.key"
     if not path.is_file():
         raise Unusable(f"there is no {path}: it is the server's public key")
     socket.curve_publickey, socket.curve_secretkey = public, secret
-    socket.curve_serverkey = loaded(path)[0]
+    socket.curve_serverkey = load_key(path)[0]

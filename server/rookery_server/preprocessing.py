@@ -1,4 +1,4 @@
-"""What is done to one environment before anything is sent: actions, frames, images, stacks."""
+"""Frame skip, grayscale, resizing, frame stack and time limit of one environment."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from rookery_server.errors import Unusable
-from rookery_server.single import Layer, Reset, Step, TimeLimit
+from rookery_server.single import EnvLayer, Reset, Step, TimeLimit
 
 
 class Preprocessing(NamedTuple):
-    """What to do, in this order."""
+    """Settings of the preprocessing, in the order in which it is applied."""
 
     frame_skip: int = 1
-    """Each action is played N times; images are the maximum of the last two."""
+    """Repeat each action N times; images are the maximum of the last two."""
     grey: bool = False
-    """Images in grey, [1, H, W]."""
+    """Convert images to grayscale, [1, H, W]."""
     resize: tuple[int, int] | None = None
-    """Height and width of images, by the mean over areas."""
+    """Resize images to (height, width) by means over areas."""
     frame_stack: int = 1
-    """Newest N frames in one observation, zeros before an episode's first."""
+    """Stack the newest N frames, with zeros before the first frame of an episode."""
     time_limit: int | None = None
-    """Steps of the agent until truncation."""
+    """Truncate episodes after N steps of the agent."""
 
-    def around(self, env: Any) -> Any:
-        """`env` with all of it."""
+    def wrap(self, env: Any) -> Any:
+        """Return `env` with this preprocessing."""
         if self.frame_skip > 1:
             env = FrameSkip(env, self.frame_skip)
         if self.grey:
@@ -37,11 +37,11 @@ class Preprocessing(NamedTuple):
         return TimeLimit(env, self.time_limit) if self.time_limit else env
 
 
-class FrameSkip(Layer):
-    """Plays each action N times, sums the rewards, and stops where the episode does.
+class FrameSkip(EnvLayer):
+    """Repeats each action N times or until the episode ends, and sums the rewards.
 
-    Games that draw some things in every other frame only are seen whole: an image is the
-    brighter of the last two frames, pixel by pixel, where all N were played.
+    An image is the pixelwise maximum of the last two frames, because some games draw objects only
+    in every other frame.
     """
 
     def __init__(self, inner: Any, frames: int):
@@ -65,8 +65,8 @@ class FrameSkip(Layer):
         return obs, total, terminated, truncated, info
 
 
-class Changed(Layer):
-    """Observations that pass through a function."""
+class TransformedImages(EnvLayer):
+    """Applies a function to every observation, an image."""
 
     def __init__(self, inner: Any, shape: tuple[int, ...], change: Callable[[Any], np.ndarray]):
         super().__init__(inner)
@@ -83,26 +83,26 @@ class Changed(Layer):
         return self._change(obs), reward, terminated, truncated, info
 
 
-def grey(env: Any) -> Changed:
-    """Images [H, W, 3] as [1, H, W]."""
+def grey(env: Any) -> TransformedImages:
+    """Convert images [H, W, 3] to grayscale, [1, H, W]."""
     require_image(env, "--grey")
     height, width, _ = env.observation_space.shape
-    return Changed(env, (1, height, width), lambda image: luminance(image)[None])
+    return TransformedImages(env, (1, height, width), lambda image: luminance(image)[None])
 
 
-def resized(env: Any, size: tuple[int, int]) -> Changed:
-    """Images [H, W, 3] or [1, H, W] with another height and width."""
+def resized(env: Any, size: tuple[int, int]) -> TransformedImages:
+    """Resize images [H, W, 3] or [1, H, W]."""
     shape = env.observation_space.shape
     if len(shape) == 3 and shape[0] == 1:
-        resize = area(shape[1:], size)
-        return Changed(env, (1, *size), lambda image: resize(image[0])[None])
+        resize = area_resizer(shape[1:], size)
+        return TransformedImages(env, (1, *size), lambda image: resize(image[0])[None])
     require_image(env, "--resize")
-    resize = area(shape[:2], size)
+    resize = area_resizer(shape[:2], size)
 
     def each_colour(image: np.ndarray) -> np.ndarray:
         return np.stack([resize(image[..., i]) for i in range(3)], -1)
 
-    return Changed(env, (*size, 3), each_colour)
+    return TransformedImages(env, (*size, 3), each_colour)
 
 
 def luminance(image: np.ndarray) -> np.ndarray:
@@ -111,9 +111,9 @@ def luminance(image: np.ndarray) -> np.ndarray:
     return ((77 * red + 150 * green + 29 * blue + 128) >> 8).astype(np.uint8)
 
 
-def area(old: tuple[int, int], new: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    """What resizes images [H, W] of bytes: each new pixel is the mean of the area it covers."""
-    rows, columns = shares(old[0], new[0]), shares(old[1], new[1]).T.copy()
+def area_resizer(old: tuple[int, int], new: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that resizes uint8 images [H, W]: a pixel is the mean of its area."""
+    rows, columns = area_weights(old[0], new[0]), area_weights(old[1], new[1]).T.copy()
 
     def resize(image: np.ndarray) -> np.ndarray:
         mean = rows @ image.astype(np.float32) @ columns
@@ -122,22 +122,22 @@ def area(old: tuple[int, int], new: tuple[int, int]) -> Callable[[np.ndarray], n
     return resize
 
 
-def shares(old: int, new: int) -> np.ndarray:
-    """How much of each new pixel each old one makes up along one axis, [new, old]."""
+def area_weights(old: int, new: int) -> np.ndarray:
+    """Return the weight of each old pixel in each new one along one axis, [new, old]."""
     edges = np.arange(new + 1) * (old / new)
     pixels = np.arange(old)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
     return (np.clip(overlap, 0, None) * (new / old)).astype(np.float32)
 
 
-class FrameStack(Layer):
-    """Observations [S, *frame], the newest last; of [1, H, W] the frame is [H, W]."""
+class FrameStack(EnvLayer):
+    """Stacks the newest frames, [S, *frame], the newest last; frames [1, H, W] become [H, W]."""
 
     def __init__(self, inner: Any, frames: int):
         super().__init__(inner)
         space = inner.observation_space
         if type(space).__name__ != "Box":
-            raise Unusable(f"--frame-stack needs one Box as observation, and this is {space}")
+            raise Unusable(f"--frame-stack needs a Box as observation space, got {space}")
         self._single = len(space.shape) == 3 and space.shape[0] == 1
         low, high = (self._frame(bound) for bound in (space.low, space.high))
         self._stack = np.zeros((frames, *low.shape), space.dtype)
@@ -166,13 +166,13 @@ class FrameStack(Layer):
 
 
 def is_image(space: Any) -> bool:
-    """Whether a space is that of pictures: bytes with at least two axes."""
+    """True if observations are images: uint8 with at least two axes."""
     shape = getattr(space, "shape", None) or ()
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and len(shape) >= 2
 
 
 def require_image(env: Any, option: str) -> None:
-    """Refuse what is not a colour image."""
+    """Raise if the observations are not RGB images."""
     space = env.observation_space
     if not (is_image(space) and len(space.shape) == 3 and space.shape[-1] == 3):
-        raise Unusable(f"{option} needs uint8 images [H, W, 3], and this observes {space}")
+        raise Unusable(f"{option} needs uint8 images [H, W, 3], got {space}")

@@ -1,12 +1,12 @@
-"""What a hello says, read with suspicion."""
+"""Checks of the header of a hello."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
 
-from rookery_server.session import whole
-from rookery_server.wire import PROTOCOL, Header, Refused
+from rookery_server.messages import PROTOCOL, Header, Refused
+from rookery_server.session import read_integer
 
 TOKEN_BYTES = 16
 MAX_WAIT_S = 3600.0
@@ -15,7 +15,7 @@ MAX_NAME_LENGTH = 64
 
 
 class Hello(NamedTuple):
-    """A client that asks for environments."""
+    """A client's request for a session."""
 
     header: Header
     token: bytes
@@ -27,12 +27,12 @@ class Hello(NamedTuple):
 
 
 def read_hello(header: Header) -> Hello:
-    """A hello's header, checked."""
+    """Return the contents of a hello's header, checked."""
     if header.get("protocol") != PROTOCOL:
-        raise Refused("version", f"this server speaks version {PROTOCOL} of the protocol")
-    if whole(header, "seq") != 0:
-        raise Refused("order", "hello has the number 0")
-    envs = whole(header, "envs")
+        raise Refused("version", f"this server uses version {PROTOCOL} of the protocol")
+    if read_integer(header, "seq") != 0:
+        raise Refused("order", "seq of hello must be 0")
+    envs = read_integer(header, "envs")
     if envs < 1:
         raise Refused("malformed", "envs must be 1 or more")
     render = header.get("render", False)
@@ -51,7 +51,7 @@ def read_hello(header: Header) -> Hello:
 
 
 def read_token(header: Header, key: str) -> bytes:
-    """The 16 bytes that a session goes by."""
+    """Return the 16 bytes that identify a session."""
     token = header.get(key)
     if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
         raise Refused("malformed", f"{key} must be {TOKEN_BYTES} bytes")
@@ -59,7 +59,7 @@ def read_token(header: Header, key: str) -> bytes:
 
 
 def read_wait(wait: Any) -> float:
-    """Seconds, at most an hour."""
+    """Return the seconds to wait for room."""
     number = type(wait) in (int, float) and math.isfinite(wait)
     if not number or not 0 <= wait <= MAX_WAIT_S:
         raise Refused("malformed", f"wait must be from 0 to {MAX_WAIT_S:g} seconds")
@@ -67,9 +67,9 @@ def read_wait(wait: Any) -> float:
 
 
 def read_infos(names: Any) -> tuple[str, ...]:
-    """A short list of short names."""
+    """Return the names of the infos to send."""
     if not isinstance(names, list) or len(names) > MAX_INFOS:
         raise Refused("malformed", f"infos must be a list of at most {MAX_INFOS} names")
     if not all(isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH for name in names):
-        raise Refused("malformed", f"a name in infos has 1 to {MAX_NAME_LENGTH} characters")
+        raise Refused("malformed", f"names in infos must have 1 to {MAX_NAME_LENGTH} characters")
     return tuple(names)

@@ -1,35 +1,37 @@
-"""The server: one thread, requests one after the other."""
+"""The server's socket and loop: one request is handled at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import signal
-import socket as sockets
 import time
 from typing import Any, Callable, Iterator, NamedTuple
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
+from rookery_server.connections import MAX_CONNECTIONS, ConnectionLimits, raise_descriptor_limit
+from rookery_server.dispatcher import Dispatcher, Make, Peer
 from rookery_server.errors import Unusable
-from rookery_server.host import Host, Make, Peer
-from rookery_server.keys import lock
-from rookery_server.lines import Lines
-from rookery_server.sockets import NOBLOCK, prepare, receive_frames, send_frames
-from rookery_server.zmtp import POSSIBLE, prepare_plain
+from rookery_server.keys import require_client_keys
+from rookery_server.sockets import NOBLOCK, configure, receive_frames, send_frames
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
-"""A frame of so many times the greatest request is not read at all."""
-LOOK_MS = 1_000
+"""A message this many times as large as the largest valid request is not read."""
+CHECK_MS = 1_000
+HANDSHAKE_MS = 10_000
+MAX_FRAMES = 1_000
+"""Frames of a message beyond which its connection is closed."""
 SRCFD = int(zmq.SRCFD)
-QUEUED = 8
-"""Messages of one peer that ZeroMQ holds in either direction."""
+MAX_QUEUED = 2
+"""Whole messages of one client that libzmq holds in either direction; a client that keeps to the
+protocol has one."""
 
 
 class Place(NamedTuple):
-    """Where to serve, to whom and how much."""
+    """Address, keys and limits of a server."""
 
     port: int = 5555
     bind: str = LOOPBACK
@@ -38,15 +40,15 @@ class Place(NamedTuple):
     silence: float = 3600.0
 
     def checked(self) -> Place:
-        """This, or an error that names the option."""
+        """Return this, or raise an error that names the wrong option."""
         for fine, text in (
             (0 <= self.port < 65536, f"--port must be from 0 to 65535, got {self.port}"),
             (self.envs >= 1, f"--envs must be 1 or more, got {self.envs}"),
             (self.silence > 0, f"--silence must be above 0, got {self.silence}"),
             (
                 self.keys or is_loopback(self.bind),
-                f"--bind {self.bind} lets others in: --keys DIR/server must say whom "
-                "(--make-keys DIR makes keys)",
+                f"--bind {self.bind} opens the server to other machines: it needs "
+                "--keys DIR/server (--make-keys DIR makes keys)",
             ),
         ):
             if not fine:
@@ -55,153 +57,142 @@ class Place(NamedTuple):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """True if only this machine can reach an address."""
     try:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
         return False
 
 
-def run(make: Make, name: str, place: Place, tell: Callable[[str], None]) -> None:
+def run(make: Make, name: str, place: Place, log: Callable[[str], None]) -> None:
     """Serve until interrupted or terminated."""
-    host = Host(make, name, place.checked().envs, place.silence, tell)
-    plain = place.keys is None and POSSIBLE
-    with (listening if plain else locked)(place, host) as (serve, address), terminable():
-        tell(f"serving {name} at {address}, at most {place.envs} environments")
+    dispatcher = Dispatcher(make, name, place.checked().envs, place.silence, log)
+    raise_descriptor_limit()
+    with listening(place, dispatcher.max_request_bytes) as (socket, limits), terminable():
+        address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        log(f"serving {name} at {address}, at most {place.envs} environments")
         try:
-            serve()
+            serve(dispatcher, socket, limits, has_keys=place.keys is not None)
         except KeyboardInterrupt:
-            tell("ends")
+            log("stopped")
         finally:
-            host.close()
+            dispatcher.close()
 
 
 @contextlib.contextmanager
-def listening(place: Place, host: Host) -> Iterator[tuple[Callable[[], None], str]]:
-    """What serves over plain sockets, and its address."""
-    kind = sockets.AF_INET6 if ":" in place.bind else sockets.AF_INET
-    listener = sockets.socket(kind, sockets.SOCK_STREAM)
-    lines = Lines(host, listener, HARD_LIMIT * host.max_request_bytes)
-    try:
-        prepare_plain(listener)
-        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-        try:
-            listener.bind((place.bind.strip("[]"), place.port))
-            listener.listen()
-        except OSError as error:
-            raise cannot_listen(place, error) from error
-        yield lines.serve, f"tcp://{written(place.bind)}:{listener.getsockname()[1]}"
-    finally:
-        lines.close()
-
-
-@contextlib.contextmanager
-def locked(place: Place, host: Host) -> Iterator[tuple[Callable[[], None], str]]:
-    """What serves over a ROUTER of libzmq, with keys where there are some, and its address."""
+def listening(
+    place: Place, max_request_bytes: int
+) -> Iterator[tuple[zmq.Socket, ConnectionLimits]]:
+    """A listening ROUTER socket, encrypted by CURVE if there are keys, and its limits."""
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
-    doorman = None
+    authenticator = limits = None
+    max_bytes = HARD_LIMIT * max_request_bytes
     try:
-        prepare(socket)
-        socket.maxmsgsize = HARD_LIMIT * host.max_request_bytes
-        socket.sndhwm = socket.rcvhwm = QUEUED
+        configure(socket)
+        socket.maxmsgsize = max_bytes
+        socket.rcvbuf = max_request_bytes
+        socket.sndhwm = socket.rcvhwm = MAX_QUEUED
+        socket.router_mandatory = True  # a reply that cannot be sent is an error, see `send`
+        socket.handshake_ivl = HANDSHAKE_MS
+        socket.backlog = MAX_CONNECTIONS
         socket.ipv6 = ":" in place.bind
         if place.keys:
-            doorman = lock(socket, context, place.keys)
-        address = bound(socket, place)
-        yield lambda: serve(host, socket, keys=doorman is not None), address
+            authenticator = require_client_keys(socket, context, place.keys)
+        limits = ConnectionLimits(socket, max_bytes)
+        bind(socket, place)
+        yield socket, limits
     finally:
+        if limits is not None:
+            limits.close()
         socket.close()
-        if doorman is not None:
-            doorman.stop()
+        if authenticator is not None:
+            authenticator.stop()
         context.term()
 
 
-def bound(socket: zmq.Socket, place: Place) -> str:
-    """Bind, to any free port for 0; the address."""
+def bind(socket: zmq.Socket, place: Place) -> None:
+    """Bind to the address and port, to any free port for 0."""
+    name = f"[{place.bind.strip('[]')}]" if ":" in place.bind else place.bind
     try:
-        socket.bind(f"tcp://{written(place.bind)}:{place.port or '*'}")
+        socket.bind(f"tcp://{name}:{place.port or '*'}")
     except zmq.ZMQError as error:
-        raise cannot_listen(place, error) from error
-    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        raise Unusable(f"cannot listen on {name}:{place.port}: {error}") from error
 
 
-def written(host: str) -> str:
-    """A host as it stands in an address."""
-    return f"[{host.strip('[]')}]" if ":" in host else host
-
-
-def cannot_listen(place: Place, error: Exception) -> Unusable:
-    """What to say where a port cannot be had."""
-    return Unusable(f"cannot listen on {written(place.bind)}:{place.port}: {error}")
-
-
-def serve(host: Host, socket: zmq.Socket, keys: bool) -> None:
+def serve(
+    dispatcher: Dispatcher, socket: zmq.Socket, limits: ConnectionLimits, has_keys: bool
+) -> None:
     """Answer messages until interrupted."""
-    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    try:
-        serve_watched(host, socket, monitor, keys)
-    finally:
-        socket.disable_monitor()
-        monitor.close(0)
-
-
-def serve_watched(host: Host, socket: zmq.Socket, monitor: zmq.Socket, keys: bool) -> None:
-    """Answer messages, with an eye on connections."""
-    poller = zmq.Poller()
-    poller.register(socket, zmq.POLLIN)
-    poller.register(monitor, zmq.POLLIN)
-    looked = 0.0
+    checked = 0.0
+    socket.rcvtimeo = CHECK_MS
     while True:
-        events = dict(poller.poll(LOOK_MS))
-        # First the connections: a new one may have the number of one that is gone.
-        if monitor in events:
-            note_lost(host, monitor)
-        if socket in events:
-            answer_one(host, socket, keys)
-        if host.waiting or time.monotonic() - looked >= LOOK_MS / 1000:
-            looked = time.monotonic()
-            for peer, frames in host.due(looked):
+        answer_one(dispatcher, socket, limits, has_keys)
+        note_lost(dispatcher, limits)
+        if dispatcher.waiting or time.monotonic() - checked >= CHECK_MS / 1000:
+            checked = time.monotonic()
+            for peer, frames in dispatcher.expire_and_admit(checked):
                 send(socket, peer, frames)
 
 
-def note_lost(host: Host, monitor: zmq.Socket) -> None:
-    """Tell the host of connections that were lost."""
-    while monitor.poll(0):
-        event = recv_monitor_message(monitor)
-        host.disconnected(int(event["value"]), time.monotonic())
+def note_lost(dispatcher: Dispatcher, limits: ConnectionLimits) -> None:
+    """Tell the dispatcher which connections were lost."""
+    for descriptor in limits.lost():
+        dispatcher.disconnected(descriptor, time.monotonic())
 
 
-def answer_one(host: Host, socket: zmq.Socket, keys: bool) -> None:
-    """Answer a message that has come."""
+def answer_one(
+    dispatcher: Dispatcher, socket: zmq.Socket, limits: ConnectionLimits, has_keys: bool
+) -> None:
+    """Receive a message, if one comes in time, and answer it."""
     try:
-        frames = receive_frames(socket, NOBLOCK)
+        frames = receive_frames(socket, MAX_FRAMES)
+        descriptor = int(frames[-1].get(SRCFD))
     except zmq.Again:
         return
-    peer, content = opened_envelope(frames, keys)
-    reply = host.answer(peer, content, time.monotonic())
+    except zmq.ZMQError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return  # from a ZeroMQ before version 4, or from no ZeroMQ at all
+    limits.note_delivered(descriptor)
+    note_lost(dispatcher, limits)
+    if len(frames) > MAX_FRAMES:
+        limits.shut_down(descriptor)
+        return
+    # A REQ socket puts an empty frame before its message, and wants one before the reply.
+    start = 2 if len(frames) > 2 and len(frames[1]) == 0 else 1
+    user = str(frames[-1].get("User-Id")) if has_keys else ""
+    peer = Peer([frame.bytes for frame in frames[:start]], descriptor, user)
+    reply = dispatcher.answer(peer, [frame.buffer for frame in frames[start:]], time.monotonic())
     if reply is not None:
         send(socket, peer, reply)
 
 
-def opened_envelope(frames: list[zmq.Frame], keys: bool) -> tuple[Peer, list[Any]]:
-    """Who sent the frames (with `keys`, whose), and what is in them."""
-    after = 2 if len(frames) > 2 and len(frames[1]) == 0 else 1  # a REQ's empty frame
-    route = [frame.bytes for frame in frames[:after]]
-    last = frames[-1]
-    user = str(last.get("User-Id")) if keys else ""
-    return Peer(route, int(last.get(SRCFD)), user), [frame.buffer for frame in frames[after:]]
-
-
 def send(socket: zmq.Socket, peer: Peer, frames: list[Any]) -> None:
-    """Send a reply; to a peer that is gone or does not read, nothing."""
-    with contextlib.suppress(zmq.Again):
-        send_frames(socket, [*peer.route, *frames], NOBLOCK)
+    """Send a reply, but none to a client that is gone or has not read the replies before."""
+    message = [*peer.route, *frames]
+    if not try_to_send(socket, message):
+        # libzmq counts what a client was sent when it handles events, which it may not have done
+        # for a millisecond; asked for events it does so at once.
+        socket.getsockopt(zmq.EVENTS)
+        try_to_send(socket, message)
+
+
+def try_to_send(socket: zmq.Socket, message: list[Any]) -> bool:
+    """Send a message without waiting; return False if too many to its client are queued."""
+    try:
+        send_frames(socket, message, NOBLOCK)
+    except zmq.Again:
+        return False
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+    return True
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends the server as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""One client's environments: from its requests to the replies, without sockets or clocks."""
+"""One client's environments, and the replies to its requests."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Callable, List, Sequence, Tuple
 import numpy as np
 
 from rookery_server.actions import Actions
+from rookery_server.messages import PROTOCOL, Header, Message, Refused, encode
 from rookery_server.spaces import at, describe, leaves
-from rookery_server.wire import PROTOCOL, Header, Message, Refused, encode
 
 MAX_INTEGER = 2**63 - 1
 Content = Tuple[Header, List[np.ndarray]]
 
 
 class EnvironmentFailed(Exception):
-    """An environment raised or lied; its session is over."""
+    """An environment raised, or returned invalid values; its session ends."""
 
 
 class Session:
-    """The environments of one client, and the last reply in case that it got lost."""
+    """The environments of one client, and the last reply, in case it is requested again."""
 
     def __init__(self, token: bytes, env: Any, infos: Sequence[str], render: bool):
         self.token = token
         self.env = env
         self.envs = int(env.num_envs)
         self.infos = tuple(infos)
-        self.drawn = render
-        self.begun = False
+        self.renders = render
+        self.was_reset = False
         self.ended = False
         self.seq = 0
         self.last: list[Any] = []
         self._bounds: list[np.ndarray] = []
         self.observation = describe(env.single_observation_space, self._bounds)
         self.action = describe(env.single_action_space, self._bounds)
-        self._seen = leaves(self.observation)
+        self._obs_leaves = leaves(self.observation)
         self._operations: dict[str, Callable[[Message], Content]] = {
             "reset": self._reset,
             "step": self._step,
@@ -45,8 +45,8 @@ class Session:
         }
         self._actions = Actions(self.action, self._bounds, self.envs)
 
-    def greet(self, name: str, silence: float) -> list[Any]:
-        """The reply to `hello`."""
+    def hello_reply(self, name: str, silence: float) -> list[Any]:
+        """Return the reply to `hello`."""
         header = {
             "protocol": PROTOCOL,
             "env": name,
@@ -58,8 +58,8 @@ class Session:
         return self._reply("hello", 0, (header, self._bounds))
 
     def answer(self, message: Message) -> list[Any]:
-        """The reply to a request; one that was answered before is not carried out again."""
-        seq = whole(message.header, "seq")
+        """Return the reply to a request; a repeated request is not carried out again."""
+        seq = read_integer(message.header, "seq")
         if seq == self.seq:
             return self.last
         if seq != self.seq + 1:
@@ -67,12 +67,12 @@ class Session:
         op = message.header.get("op")
         if not isinstance(op, str) or op not in self._operations:
             raise Refused("malformed", "op must be hello, reset, step, render or close")
-        with failures():
+        with environment_errors():
             content = self._operations[op](message)
         return self._reply(op, seq, content)
 
     def close(self) -> None:
-        """Close the environments, which may fail as they like."""
+        """Close the environments; what they raise is ignored."""
         if self.ended:
             return
         self.ended = True
@@ -86,14 +86,16 @@ class Session:
         return self.last
 
     def _reset(self, message: Message) -> Content:
-        seed = whole(message.header, "seed") if message.header.get("seed") is not None else None
+        seed = (
+            read_integer(message.header, "seed") if message.header.get("seed") is not None else None
+        )
         obs, info = self.env.reset(seed=seed)
-        self.begun = True
-        return {}, [*self._observed(obs), *self._told(info)]
+        self.was_reset = True
+        return {}, [*self._obs_arrays(obs), *self._info_arrays(info)]
 
     def _step(self, message: Message) -> Content:
-        if not self.begun:
-            raise Refused("order", "reset comes before the first step")
+        if not self.was_reset:
+            raise Refused("order", "reset must come before the first step")
         actions = self._actions.read(message.arrays)
         obs, reward, terminated, truncated, info = self.env.step(actions)
         results = [
@@ -101,35 +103,35 @@ class Session:
             np.asarray(terminated, bool),
             np.asarray(truncated, bool),
         ]
-        return {}, [*results, *self._observed(obs), *self._told(info)]
+        return {}, [*results, *self._obs_arrays(obs), *self._info_arrays(info)]
 
     def _render(self, message: Message) -> Content:
-        lane = whole(message.header, "lane", self.envs - 1)
-        if not (self.drawn and self.begun):
+        lane = read_integer(message.header, "lane", self.envs - 1)
+        if not (self.renders and self.was_reset):
             raise Refused("render", 'render needs "render": true in hello, and a reset before it')
         try:
             picture = np.asarray(next(itertools.islice(self.env.render(), lane, None)))
         except Exception as error:
             raise Refused("render", f"{type(error).__name__}: {error}") from error
         if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
-            raise Refused("render", "the environment draws no RGB picture")
+            raise Refused("render", "the environment renders no RGB image")
         return {}, [picture]
 
     def _close(self, message: Message) -> Content:
         self.close()
         return {}, []
 
-    def _observed(self, obs: Any) -> list[np.ndarray]:
-        # Not copied: the environment may write over them at the next step, but by then this reply
-        # is sent, or asked for no more.
-        return [np.asarray(at(obs, leaf.path), leaf.dtype) for leaf in self._seen]
+    def _obs_arrays(self, obs: Any) -> list[np.ndarray]:
+        # Not copied: the environment may overwrite them at the next step, but by then this reply
+        # has been sent and cannot be requested any more.
+        return [np.asarray(at(obs, leaf.path), leaf.dtype) for leaf in self._obs_leaves]
 
-    def _told(self, info: Any) -> list[np.ndarray]:
-        return [told(info, name, self.envs) for name in self.infos]
+    def _info_arrays(self, info: Any) -> list[np.ndarray]:
+        return [info_numbers(info, name, self.envs) for name in self.infos]
 
 
-class failures:  # noqa: N801 (a context manager of a generator takes several times as long)
-    """Whatever an environment raises ends its session and nothing else."""
+class environment_errors:  # noqa: N801 (contextlib.contextmanager is several times slower)
+    """Context manager that turns what an environment raises into `EnvironmentFailed`."""
 
     def __enter__(self) -> None:
         pass
@@ -139,8 +141,8 @@ class failures:  # noqa: N801 (a context manager of a generator takes several ti
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
 
 
-def told(info: Any, name: str, envs: int) -> np.ndarray:
-    """A number of the infos, [envs]; NaN where there is none.
+def info_numbers(info: Any, name: str, envs: int) -> np.ndarray:
+    """Return one number of each environment's info, [envs]; NaN where there is none.
 
     `info` is a list of dicts, or Gymnasium's dict of arrays with masks `_name`.
     """
@@ -158,9 +160,9 @@ def told(info: Any, name: str, envs: int) -> np.ndarray:
     return numbers
 
 
-def whole(header: Header, key: str, most: int = MAX_INTEGER) -> int:
-    """A whole number of the header, from 0 to `most`."""
+def read_integer(header: Header, key: str, most: int = MAX_INTEGER) -> int:
+    """Return an integer of the header, from 0 to `most`."""
     value = header.get(key)
     if type(value) is not int or not 0 <= value <= most:
-        raise Refused("malformed", f"{key} must be a whole number from 0 to {most}")
+        raise Refused("malformed", f"{key} must be an integer from 0 to {most}")
     return value

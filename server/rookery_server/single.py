@@ -1,4 +1,4 @@
-"""One environment in one API, whichever of Gym's and Gymnasium's it was written for."""
+"""One interface for single environments of Gym and Gymnasium."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ Reset = Tuple[Any, dict]
 Step = Tuple[Any, float, bool, bool, dict]
 
 
-class Single:
-    """`reset(seed)` and a five-valued `step` over any environment.
+class SingleEnv:
+    """`reset(seed)` and `step` with five values for any environment.
 
-    Four values from `step` are the old API: `done` is a truncation where the info says
-    "TimeLimit.truncated". A `reset` that returns the observation alone, or takes no seed, is
-    seen to as well.
+    In the old interface `step` returns four values, with "TimeLimit.truncated" in the info if
+    `done` is a truncation, and `reset` may return the observation alone or take no seed.
     """
 
     def __init__(self, env: Any):
         self.env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        self._seeded_by_reset = takes_seed(env)
+        self._reset_takes_seed = reset_takes_seed(env)
 
     def reset(self, seed: int | None = None) -> Reset:
         if seed is None:
             result = self.env.reset()
-        elif self._seeded_by_reset:
+        elif self._reset_takes_seed:
             result = self.env.reset(seed=seed)
         else:
             self.env.seed(seed)
@@ -46,7 +45,7 @@ class Single:
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> np.ndarray:
-        """An RGB picture, [H, W, 3]."""
+        """Return an RGB image, [H, W, 3]."""
         if getattr(self.env, "render_mode", None) == "rgb_array":
             return self.env.render()
         return self.env.render(mode="rgb_array")
@@ -55,8 +54,8 @@ class Single:
         self.env.close()
 
 
-class Layer:
-    """A `Single` around another, which does all that is not overridden."""
+class EnvLayer:
+    """A wrapper around a `SingleEnv`, which does everything that is not overridden."""
 
     def __init__(self, inner: Any):
         self.inner = inner
@@ -76,8 +75,8 @@ class Layer:
         self.inner.close()
 
 
-class TimeLimit(Layer):
-    """Truncates an episode after so many steps."""
+class TimeLimit(EnvLayer):
+    """Truncates episodes after `steps` steps."""
 
     def __init__(self, inner: Any, steps: int):
         super().__init__(inner)
@@ -94,8 +93,8 @@ class TimeLimit(Layer):
         return obs, reward, terminated, truncated or self._taken >= self.steps, info
 
 
-def takes_seed(env: Any) -> bool:
-    """Whether `reset(seed=...)` reaches the environment through all that wraps it."""
+def reset_takes_seed(env: Any) -> bool:
+    """True if `reset` of the environment and of all its wrappers takes a seed."""
     while True:
         parameters = inspect.signature(env.reset).parameters
         passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

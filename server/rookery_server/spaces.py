@@ -1,4 +1,4 @@
-"""Spaces as plain maps, whether old Gym's or Gymnasium's, and back."""
+"""Conversion of Gym's and Gymnasium's spaces to maps that can be sent, and back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from rookery_server.wire import Refused, dtype_word
+from rookery_server.messages import Refused, dtype_name
 
-Plain = Dict[str, Any]
+Description = Dict[str, Any]
 Path = Tuple[Any, ...]
 LEAVES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 MAX_LEAVES = 64
@@ -16,16 +16,16 @@ MAX_DEPTH = 8
 
 
 class Leaf(NamedTuple):
-    """A part of a space that is one array: where it stands, and what one value of it is."""
+    """A part of a space that is one array: its path, and the dtype and shape of one value."""
 
     path: Path
-    plain: Plain
+    plain: Description
     dtype: np.dtype
     shape: tuple[int, ...]
 
 
-def describe(space: Any, arrays: list[np.ndarray]) -> Plain:
-    """`space` as a map; arrays it needs are appended to `arrays`."""
+def describe(space: Any, arrays: list[np.ndarray]) -> Description:
+    """Return `space` as a map; arrays that it refers to are appended to `arrays`."""
     kind = kind_of(space)
     if kind == "Dict":
         keys = list(space.spaces)
@@ -38,9 +38,9 @@ def describe(space: Any, arrays: list[np.ndarray]) -> Plain:
         }
     if kind == "Tuple":
         return {"type": "Tuple", "parts": [describe(part, arrays) for part in space.spaces]}
-    plain: Plain = {
+    plain: Description = {
         "type": kind,
-        "dtype": dtype_word(space.dtype),
+        "dtype": dtype_name(space.dtype),
         "shape": list(space.shape or ()),
     }
     if kind == "Box":
@@ -59,15 +59,15 @@ def describe(space: Any, arrays: list[np.ndarray]) -> Plain:
 
 
 def kind_of(space: Any) -> str:
-    """The name of the class that a space is, or inherits from."""
+    """Return the name of the space class, or of the supported class it inherits from."""
     for parent in type(space).__mro__:
         if parent.__name__ in (*LEAVES, "Dict", "Tuple"):
             return parent.__name__
-    raise ValueError(f"spaces like {space} are not served")
+    raise ValueError(f"the space {space} cannot be served")
 
 
 def number_or_array(values: Any, arrays: list[np.ndarray]) -> Any:
-    """One number where all are the same, else a reference to an appended array."""
+    """Return one number if all are equal, else a reference to an appended array."""
     values = np.asarray(values)
     if values.size and (values == values.flat[0]).all():
         first = values.flat[0]
@@ -76,13 +76,13 @@ def number_or_array(values: Any, arrays: list[np.ndarray]) -> Any:
     return {"array": len(arrays) - 1}
 
 
-def restore(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
-    """The space that was described, made of the classes in the module `spaces`."""
+def restore(plain: Description, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
+    """Return the described space, made of the classes in the module `spaces`."""
     leaves(plain)
     return _restored(plain, arrays, spaces)
 
 
-def _restored(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
+def _restored(plain: Description, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
     kind = plain["type"]
     parts = [_restored(part, arrays, spaces) for part in plain.get("parts", ())]
     if kind == "Dict":
@@ -107,17 +107,17 @@ def _restored(plain: Plain, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
 def filled(
     value: Any, arrays: Sequence[np.ndarray], shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """The bounds that a number or a reference stands for, [*shape]."""
+    """Return the bounds that a number or a reference stands for, [*shape]."""
     if not isinstance(value, dict):
         return np.full(shape, value, dtype)
     found = arrays[value["array"]]
     if found.shape != shape:
-        raise Refused("malformed", f"bounds of shape {found.shape} for {shape}")
+        raise Refused("malformed", f"bounds of shape {found.shape} for a space of shape {shape}")
     return found.astype(dtype)
 
 
 def leaves(plain: Any) -> list[Leaf]:
-    """The leaves of a described space, in the order in which their arrays are sent."""
+    """Return the leaves of a described space, in the order in which their arrays are sent."""
     found = []
     for leaf in _walk(plain, (), 0):
         found.append(leaf)
@@ -143,18 +143,18 @@ def _walk(plain: Any, path: Path, depth: int) -> Iterator[Leaf]:
         except (KeyError, TypeError, ValueError):
             raise Refused("malformed", f"a {kind} space needs dtype and shape") from None
     else:
-        raise Refused("malformed", f"there is no space of type {kind!r}")
+        raise Refused("malformed", f"unknown space type {kind!r}")
 
 
 def at(tree: Any, path: Path) -> Any:
-    """The part of nested values that `path` leads to."""
+    """Return the part of nested values at `path`."""
     for key in path:
         tree = tree[key]
     return tree
 
 
-def nested(plain: Plain, values: Iterator[Any]) -> Any:
-    """The next values, one a leaf, nested as the described space is."""
+def nested(plain: Description, values: Iterator[Any]) -> Any:
+    """Return the next values, one for each leaf, nested like the described space."""
     if plain["type"] == "Dict":
         return {key: nested(part, values) for key, part in zip(plain["keys"], plain["parts"])}
     if plain["type"] == "Tuple":

@@ -1,4 +1,4 @@
-"""Several environments as one, in NEXT_STEP autoreset mode."""
+"""A vector environment that steps its environments one after the other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rookery_server.spaces import Leaf, at, describe, leaves, nested
 Batch = Tuple[Any, np.ndarray, np.ndarray, np.ndarray, List[dict]]
 
 
-class Copies:
-    """Environments in the API of `Single`, stepped one after the other.
+class SequentialVector:
+    """Copies of a `SingleEnv`, stepped one after the other, in NEXT_STEP autoreset mode.
 
-    To a session it looks like one of Gymnasium's vector environments, except that infos are a
-    list, one of each environment. Observations are overwritten by the next step.
+    The interface is that of Gymnasium's vector environments, except that infos are a list with the
+    info of each environment. Observations are overwritten by the next step.
     """
 
     def __init__(self, make: Callable[[], Any], count: int):
@@ -23,12 +23,12 @@ class Copies:
         try:
             for _ in range(count):
                 self.envs.append(make())
-            self._lay_out(count)
+            self._allocate(count)
         except BaseException:
             self.close()
             raise
 
-    def _lay_out(self, count: int) -> None:
+    def _allocate(self, count: int) -> None:
         self.num_envs = count
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
@@ -41,7 +41,7 @@ class Copies:
         self._ended = [False] * count
 
     def reset(self, seed: int | None = None) -> tuple[Any, list[dict]]:
-        """All begin anew; environment i is seeded with `seed + i`."""
+        """Reset all environments; number i is seeded with `seed + i`."""
         infos = []
         for i, env in enumerate(self.envs):
             obs, info = env.reset(None if seed is None else seed + i)
@@ -51,7 +51,7 @@ class Copies:
         return self._obs, infos
 
     def step(self, actions: Any) -> Batch:
-        """Begin those anew whose episode had ended, step the others."""
+        """Reset the environments whose episode has ended, and step the others."""
         infos = []
         rewards = np.zeros(self.num_envs)
         terminations = np.zeros(self.num_envs, bool)
@@ -69,7 +69,7 @@ class Copies:
         return self._obs, rewards, terminations, truncations, infos
 
     def render(self) -> Iterator[Any]:
-        """A picture of each environment, drawn when it is taken."""
+        """Yield an image of each environment, rendered on demand."""
         return (env.render() for env in self.envs)
 
     def close(self) -> None:
@@ -83,18 +83,18 @@ class Copies:
     def _write(self, i: int, obs: Any) -> None:
         for leaf, rows in zip(self._leaves, self._rows):
             value = np.asarray(at(obs, leaf.path))
-            refuse_unfit(leaf, value)
+            check_observation(leaf, value)
             rows[i] = value
 
 
-def refuse_unfit(leaf: Leaf, value: np.ndarray) -> None:
-    """An observation has its space's shape, and numbers of its kind."""
+def check_observation(leaf: Leaf, value: np.ndarray) -> None:
+    """Raise if an observation does not have the shape and the kind of dtype of its space."""
     where = f' at "{".".join(map(str, leaf.path))}"' if leaf.path else ""
     if value.shape != leaf.shape:
         raise ValueError(
-            f"an observation of shape {value.shape}{where}, where its space has {leaf.shape}"
+            f"observation of shape {value.shape}{where}, but its space has shape {leaf.shape}"
         )
     if value.dtype != leaf.dtype and not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
         raise ValueError(
-            f"an observation of dtype {value.dtype}{where}, where its space has {leaf.dtype}"
+            f"observation of dtype {value.dtype}{where}, but its space has dtype {leaf.dtype}"
         )

@@ -13,7 +13,7 @@ from rookery.errors import BadInput
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Alone
 from rookery.networks.build import NetConfig
-from rookery.networks.distributional import expected, projected
+from rookery.networks.distributional import expected_value, project_onto_atoms
 
 GAMMA, LIMIT = 0.8, 4
 LINEAR = NetConfig(hidden=())
@@ -64,7 +64,7 @@ class Chain(Lanes):
 def values(algorithm, obs):
     """Values by the network without noise."""
     for layer in noisy_layers(algorithm.network):
-        layer.quiet()
+        layer.zero_noise()
     with torch.no_grad():
         return algorithm.values(algorithm.network(obs))
 
@@ -135,10 +135,10 @@ def test_the_cost_of_a_distribution_by_hand(double):
         judge = algorithm.network(steps.obs[1]) if double else later
     costs = []
     for b in range(count):
-        means = [float(expected(judge[b, a], algorithm.atoms)) for a in range(2)]
+        means = [float(expected_value(judge[b, a], algorithm.atoms)) for a in range(2)]
         best = later[b, int(np.argmax(means))].softmax(-1)
         reward, discount = steps.reward[0, b, None], steps.discount[0, b, None]
-        goal = projected(best.unsqueeze(0), reward, discount, algorithm.atoms)
+        goal = project_onto_atoms(best.unsqueeze(0), reward, discount, algorithm.atoms)
         costs.append(-(goal[0] * now[b, int(steps.action[0, b])].log_softmax(-1)).sum())
     costs = torch.stack(costs)
     out = algorithm.loss(batch, algorithm.statistics(batch))

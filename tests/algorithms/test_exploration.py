@@ -8,7 +8,7 @@ from scenes import FLAT, Lanes, Loop, make
 
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.dqn import DQN
-from rookery.algorithms.exploration import draw_for, epsilon_greedy, ladder, linear_epsilon
+from rookery.algorithms.exploration import draw_epsilon, epsilon_greedy, ladder, linear_epsilon
 from rookery.algorithms.r2d2 import R2D2
 from rookery.data.steps import Lanes as Place
 from rookery.networks.build import NetConfig
@@ -43,7 +43,8 @@ def test_base_and_power_of_the_ladder():
 
 
 def drawn_greedy(q, epsilon, generator):
-    return epsilon_greedy(q, epsilon, draw_for(epsilon, generator))
+    draw = None if epsilon is None else draw_epsilon(epsilon, generator)
+    return epsilon_greedy(q, draw)
 
 
 def test_frequencies_of_epsilon_greedy():

@@ -13,7 +13,7 @@ import rookery
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.dqn import DQN
-from rookery.algorithms.exploration import epsilon_greedy
+from rookery.algorithms.exploration import EpsilonDraw, epsilon_greedy
 from rookery.algorithms.off_policy import chosen_value, transition_td
 from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2, mixed_priority, sequence_td
@@ -23,7 +23,7 @@ from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, register_env
 from rookery.envs.remote.serving import maker
 from rookery.errors import BadInput
-from rookery.networks.action_masks import described, legality
+from rookery.networks.action_masks import legal_actions_of, without_action_mask
 from rookery.networks.build import NetConfig
 from rookery.training.trained import evaluate_random
 
@@ -41,7 +41,7 @@ def masks(*rows):
 
 
 def test_where_nothing_is_legal_nothing_is_ruled_out():
-    legal = legality(spaces.Dict(obs=MASK, action_mask=MASK), DISCRETE)
+    legal = legal_actions_of(spaces.Dict(obs=MASK, action_mask=MASK), DISCRETE)
     assert legal(masks([1, 0, 0, 1], [0, 0, 0, 0])).tolist() == [
         [True, False, False, True],
         [True, True, True, True],
@@ -50,16 +50,16 @@ def test_where_nothing_is_legal_nothing_is_ruled_out():
 
 def test_of_stacked_masks_the_newest_counts():
     stacked = spaces.Box(0, 1, (2, ACTIONS), np.int8)
-    legal = legality(spaces.Dict(obs=MASK, action_mask=stacked), DISCRETE)
+    legal = legal_actions_of(spaces.Dict(obs=MASK, action_mask=stacked), DISCRETE)
     assert legal(masks([[1, 1, 1, 1], [0, 1, 0, 0]])).tolist() == [[False, True, False, False]]
 
 
 def test_the_mask_does_not_describe_the_state():
     space = spaces.Dict(b=MASK, action_mask=MASK, a=DISCRETE)
-    assert described(space) == spaces.Dict(b=MASK, a=DISCRETE)
-    assert described(MASK) is MASK
-    with pytest.raises(BadInput, match="describes no state"):
-        described(spaces.Dict(action_mask=MASK))
+    assert without_action_mask(space) == spaces.Dict(b=MASK, a=DISCRETE)
+    assert without_action_mask(MASK) is MASK
+    with pytest.raises(BadInput, match="add a key for the state"):
+        without_action_mask(spaces.Dict(action_mask=MASK))
 
 
 def test_a_board_beside_a_mask_is_seen_cell_by_cell():
@@ -77,18 +77,18 @@ def test_a_board_beside_a_mask_is_seen_cell_by_cell():
     [
         (MASK, spaces.Box(0, 1, (ACTIONS,)), "Discrete"),
         (spaces.MultiBinary(3), DISCRETE, r"MultiBinary\(4\)"),
-        (spaces.Box(0, 1, (ACTIONS,), np.float32), DISCRETE, "whole numbers"),
-        (spaces.Discrete(2), DISCRETE, "one for each action"),
+        (spaces.Box(0, 1, (ACTIONS,), np.float32), DISCRETE, "integer Box"),
+        (spaces.Discrete(2), DISCRETE, "one number per action"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused(mask, action, told):
     with pytest.raises(BadInput, match=f"action_mask.*{told}"):
-        legality(spaces.Dict(obs=MASK, action_mask=mask), action)
+        legal_actions_of(spaces.Dict(obs=MASK, action_mask=mask), action)
 
 
 def test_observations_without_a_mask_allow_everything():
-    assert legality(spaces.Dict(obs=MASK), DISCRETE) is None
-    assert legality(MASK, DISCRETE) is None
+    assert legal_actions_of(spaces.Dict(obs=MASK), DISCRETE) is None
+    assert legal_actions_of(MASK, DISCRETE) is None
 
 
 # ---------------------------------------------------------------- choosing
@@ -99,7 +99,7 @@ def test_random_actions_are_drawn_evenly_from_the_legal_ones():
     legal = torch.tensor([[False, True, False, True, True]]).expand(count, -1)
     draw = torch.rand(2, count, generator=torch.Generator().manual_seed(0))
     q = torch.zeros(count, 5)
-    action = epsilon_greedy(q, torch.ones(count), draw, legal)
+    action = epsilon_greedy(q, EpsilonDraw(torch.ones(count), draw), legal)
     seen = action.bincount(minlength=5).double()
     assert seen[[0, 2]].tolist() == [0, 0]
     chi_square = ((seen[[1, 3, 4]] - count / 3) ** 2 / (count / 3)).sum()
@@ -108,8 +108,9 @@ def test_random_actions_are_drawn_evenly_from_the_legal_ones():
 
 def test_the_largest_draw_is_legal_too():
     legal = torch.tensor([[True, True, False, False]])
-    draw = torch.tensor([[0.0], [np.nextafter(np.float32(1), np.float32(0))]])
-    assert epsilon_greedy(torch.zeros(1, 4), torch.ones(1), draw, legal).tolist() == [1]
+    numbers = torch.tensor([[0.0], [np.nextafter(np.float32(1), np.float32(0))]])
+    draw = EpsilonDraw(torch.ones(1), numbers)
+    assert epsilon_greedy(torch.zeros(1, 4), draw, legal).tolist() == [1]
 
 
 class Fixed(nn.Module):
@@ -346,7 +347,7 @@ def test_taxis_masks_are_those_of_its_states():
     [
         ("CartPole-v1", r'needs info\["action_mask"\] at every reset and step'),
         ("Pendulum-v1", "needs a Discrete action space"),
-        ("moves", 'has a part "action_mask" already'),
+        ("moves", 'already has the key "action_mask"'),
         ("tcp://127.0.0.1:9", "give it to 'rookery serve'"),
     ],
 )
@@ -371,7 +372,7 @@ def test_a_lane_that_tells_no_mask_is_named():
     env = make_env("moves-silent", EnvOptions(action_mask=True), num_envs=2)
     obs, _ = env.reset(seed=0)
     obs, *_ = env.step(obs["action_mask"].argmax(-1))
-    with pytest.raises(BadInput, match="environment 1 told none"):
+    with pytest.raises(BadInput, match="got none from environment 1"):
         env.step(obs["action_mask"].argmax(-1))
 
 

@@ -10,7 +10,7 @@ from scenes import Lanes, Loop, Spy, every_window, filled, make
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.dqn import DQN
 from rookery.algorithms.r2d2 import R2D2
-from rookery.backends.components import spaces_of
+from rookery.backends.factory import spaces_of
 from rookery.data.tree import tree_map
 from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
 from rookery.envs.wrappers.stacking import FrameStack

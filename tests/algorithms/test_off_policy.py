@@ -1,5 +1,7 @@
 """What DQN, Ape-X and R2D2 share: TD errors, first priorities, target networks, checks."""
 
+from types import SimpleNamespace
+
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from rookery.algorithms.off_policy import (
     transition_td,
 )
 from rookery.algorithms.r2d2 import R2D2, R2D2Config
-from rookery.backends.choose import build
+from rookery.backends.factory import make_backend
 from rookery.backends.serial import learn_from
 from rookery.data.steps import Batch, Steps
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
@@ -362,11 +364,11 @@ def test_the_target_is_saved_and_gone_on_from(name, tmp_path):
     weights, target = (first.saved.tensors[part] for part in ("weights", "target"))
     assert set(weights) == set(target)
     assert any(not torch.equal(weights[key], target[key]) for key in weights)
-    built = build(first.settings, Alone(), CPU, first.saved)
+    backend = make_backend(first.settings, Alone(), CPU, first.saved)
     for part, module in (("target", "target"), ("weights", "network")):
-        for key, value in getattr(built.parts.algorithm, module).named_parameters():
+        for key, value in getattr(backend.learner.algorithm, module).named_parameters():
             assert torch.equal(value, first.saved.tensors[part][key])
-    built.backend.close()
+    backend.close()
     # A target that is never copied is what it was at first, through a resumed run too.
     run = train(tmp_path, name)
     early = run.saved
@@ -382,7 +384,7 @@ def test_a_checkpoint_without_a_target_is_refused(tmp_path):
     run = train(tmp_path, "dqn")
     saved = run.saved
     tensors = {name: part for name, part in saved.tensors.items() if name != "target"}
-    checkpoint.save(run.checkpoints, saved.step, tensors, saved.meta)
+    checkpoint.save_checkpoint(run.checkpoints, saved.step, tensors, saved.meta)
     with pytest.raises(BadInput, match="no target"):
         rookery.resume(run.path, env_steps=300)
 
@@ -516,7 +518,7 @@ def test_what_is_computed_ahead_changes_no_loss(kind):
     shaken(algorithm.network)
     memory, _ = filled(algorithm, env, rounds=40)
     batch = memory.sample()
-    known = algorithm.ahead(batch)
+    known = algorithm.precompute_targets(batch)
     assert "target_q" in known.steps.extra
     plain, ahead = (algorithm.loss(b, algorithm.statistics(batch)) for b in (batch, known))
     assert plain.total.item() == ahead.total.item()
@@ -529,7 +531,7 @@ def test_a_target_that_changes_with_every_update_is_not_computed_ahead():
     env = make_env("CartPole-v1", num_envs=2)
     algorithm = make(ApeX, env, target_tau=0.1, **SMALL)
     memory, _ = filled(algorithm, env, rounds=2)
-    assert "target_q" not in algorithm.ahead(memory.sample()).steps.extra
+    assert "target_q" not in algorithm.precompute_targets(memory.sample()).steps.extra
 
 
 def test_a_new_target_leaves_the_old_one_whole():
@@ -564,7 +566,7 @@ def learn_together(shared, settings):
 
     loop.learner.update = spied
     if not shared:
-        loop.learner.ahead = lambda batch, updates: batch
+        loop.learner.precompute = lambda batch, updates: batch
     torch.manual_seed(1)
     for _ in range(7):
         loop.memory.add(algorithm.prepare(loop.actor.collect(0)))
@@ -585,4 +587,5 @@ def test_batches_drawn_together_share_their_targets_values_and_learn_the_same(se
 
 def test_values_of_small_networks_are_left_to_the_update():
     algorithm = make(DQN, make_env("CartPole-v1"), target_period=5, **SMALL)
-    assert not algorithm.settled(0, 2)
+    batch = SimpleNamespace()
+    assert algorithm.precompute_targets(batch, range(2)) is batch

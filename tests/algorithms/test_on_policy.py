@@ -5,7 +5,7 @@ import torch
 from scenes import FLAT, Lanes, Loop, a_batch, lanes_of, make
 
 from rookery.algorithms import ALGORITHMS, algorithm_class
-from rookery.algorithms.base import OptimizerConfig
+from rookery.algorithms.base import Algorithm, OptimizerConfig
 from rookery.algorithms.on_policy import moments, standardise, values
 from rookery.algorithms.ppo import PPO, PPOConfig
 from rookery.algorithms.vpg import VPG, VPGConfig
@@ -131,5 +131,13 @@ def test_algorithms_are_found_by_name():
     assert algorithm_class("ppo") is PPO
     assert algorithm_class("vpg") is VPG
     assert set(ALGORITHMS) >= {"ppo", "vpg"}
-    with pytest.raises(BadInput, match=r'no "pp0"\. Did you mean "ppo"'):
+    with pytest.raises(BadInput, match=r'unknown algorithm "pp0"\. Did you mean "ppo"'):
         algorithm_class("pp0")
+
+
+def test_an_algorithm_that_forgets_its_loss_cannot_be_made():
+    class Forgetful(PPO):
+        loss = Algorithm.loss
+
+    with pytest.raises(TypeError, match="abstract method loss"):
+        make(Forgetful, FLAT)

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import rookery
-from rookery.backends.ranks.join import Place, meeting_point, place
+from rookery.backends.ranks.join import RankPlace, meeting_point, place
 from rookery.backends.ranks.launch import MPI_AS_ROOT, mpirun
 from rookery.backends.ranks.slurm import address_of, node_of_rank_0, nodes_named
 from rookery.errors import BadInput
+from rookery.runs import checkpoint
 
 SMALL = ["--env-steps", "3_000", "--envs", "4", "--algo.rollout_steps", "32", "--no-preset"]
 SMALL += ["--algo.minibatches", "2", "--algo.epochs", "2", "--threads", "1", "--name", "r"]
@@ -119,7 +120,7 @@ def test_a_rank_whose_environment_fails_ends_all(tmp_path):
         command = [sys.executable, "-m", "rookery", "train", "ppo", "fragile:Fragile-v0", *SMALL]
         command += ["--actors", "2", "--learner.transport", transport, "--runs-dir", transport]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-        assert done.returncode == 2, done.stderr
+        assert done.returncode == 1, done.stderr
         assert len(done.stderr.splitlines()) == 1
         assert "the cable is out" in done.stderr
         assert "Traceback" in (tmp_path / transport / "r" / "log.txt").read_text()
@@ -139,7 +140,7 @@ def alone(monkeypatch):
 
 
 @pytest.mark.usefixtures("alone")
-def test_where_a_process_stands(monkeypatch):
+def test_rank_and_address_come_from_the_environment_of_srun(monkeypatch):
     assert place() is None
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert place() is None
@@ -174,7 +175,7 @@ def test_the_node_of_rank_0(monkeypatch):
 
 @pytest.mark.usefixtures("alone")
 def test_steps_of_slurm_jobs_meet_apart(monkeypatch):
-    where = Place("srun", 0, 4, 0)
+    where = RankPlace("srun", 0, 4, 0)
     monkeypatch.setenv("SLURM_STEP_NODELIST", "localhost")
     points = []
     for job in range(4_000, 4_010):
@@ -188,3 +189,12 @@ def test_steps_of_slurm_jobs_meet_apart(monkeypatch):
     assert meeting_point(where) == points[-1].replace("127.0.0.1", "10.0.0.7")
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert meeting_point(where) == "tcp://10.0.0.7:29500"
+
+
+def test_the_first_rank_evaluates_while_all_save(tmp_path):
+    ranks = ("--actors", "2", "--learner.transport", "gloo")
+    run = train_on_ranks(tmp_path, *ranks, "--eval-steps", "1_000", "--eval-episodes", "3")
+    evaluated = [row["eval_episodes"] for row in run.progress() if row.get("eval_return_mean")]
+    assert evaluated == [3] * len(evaluated)
+    assert len(evaluated) >= 2
+    assert run.at("best").saved.step in checkpoint.steps(run.checkpoints)

@@ -15,12 +15,13 @@ import torch
 from scenes import CPU
 from torch import nn
 
-from rookery.backends.actor_threads import Crew, Player, Weights
-from rookery.backends.progress import Progress
-from rookery.backends.threads import Prefetch, Threads
+from rookery.backends.actor_threads import ActorThreads
+from rookery.backends.common import ActorWithWeights, Prefetch, WeightStore
+from rookery.backends.threads import Threads
 from rookery.envs import register_env
-from rookery.errors import EnvironmentFailure
-from rookery.learning.actor import Stopped, Times
+from rookery.errors import RunFailed
+from rookery.learning.actor import Played, Stopped, Times
+from rookery.learning.learner import LearnerTimes
 from rookery.machine import lower_priority_of_new_threads
 from rookery.memory.distributions import Uniform
 from rookery.memory.limiter import Limiter
@@ -28,13 +29,13 @@ from rookery.memory.replay import Replay, Transitions
 from rookery.memory.ring import Layout, Ring
 from rookery.training.start import train
 
-PATIENCE_S = 20
+THREAD_WAIT_S = 20
 """How long a thread may take for what takes a moment."""
 
 
 def eventually(condition):
     """Whether something comes true."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + THREAD_WAIT_S
     while time.monotonic() < end:
         if condition():
             return True
@@ -52,7 +53,7 @@ def in_background(work):
 
 
 def test_weights_are_never_seen_in_part():
-    weights = Weights(torch.zeros(200_000))
+    weights = WeightStore(torch.zeros(200_000))
     over = threading.Event()
 
     def publish():
@@ -73,7 +74,7 @@ def test_weights_are_never_seen_in_part():
             seen, before = seen + 1, version
     finally:
         over.set()
-        publisher.join(PATIENCE_S)
+        publisher.join(THREAD_WAIT_S)
     assert before > 10
 
 
@@ -103,14 +104,8 @@ class Puppet:
     def prepare(self, segment):
         return segment
 
-    def take_steps(self):
-        return 5
-
-    def take_notices(self):
-        return []
-
-    def take_episodes(self):
-        return [(1.0, 5)]
+    def take_played(self):
+        return Played(5, [(1.0, 5)], [], self.times, self.explore)
 
     def close(self):
         self.closed += 1
@@ -142,12 +137,12 @@ def a_memory():
 
 
 class Scene:
-    """A crew of puppets, ended with the test."""
+    """A actors of puppets, ended with the test."""
 
     def __init__(self, step=play, count=2, restarts=3, memory=None, make=None):
         self.memory = memory or Notes()
         self.told, self.made = [], []
-        weights = Weights(torch.zeros(9))
+        weights = WeightStore(torch.zeros(9))
 
         def make_actor(number, restart):
             self.made.append((number, restart, Puppet(step)))
@@ -156,49 +151,49 @@ class Scene:
         def tell(line, details):
             self.told.append((line, details))
 
-        self.crew = Crew(count, make_actor, self.memory, weights, restarts, tell)
+        self.actors = ActorThreads(count, make_actor, self.memory, weights, restarts, tell)
 
     def __enter__(self):
-        self.crew.start()
+        self.actors.start()
         return self
 
     def __exit__(self, *error):
-        self.crew.stop()
+        self.actors.stop()
 
     def lines(self):
         return [line for line, _ in self.told]
 
 
 def test_a_player_takes_the_newest_weights():
-    player = Player(Puppet(play))
-    weights = Weights(torch.arange(9.0))
-    player.take(*weights.newest)
+    player = ActorWithWeights(Puppet(play))
+    weights = WeightStore(torch.arange(9.0))
+    player.load(*weights.newest)
     assert player.version == 0
     assert player.actor.network.weight.flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert player.actor.network.bias.tolist() == [6, 7, 8]
     values = torch.full((9,), 3.0)
     weights.publish(values)
     values.fill_(-1)
-    player.take(*weights.newest)
+    player.load(*weights.newest)
     assert player.version == 1
     assert player.actor.network.bias.tolist() == [3, 3, 3]
 
 
-# ---------------------------------------------------------------- the crew
+# ---------------------------------------------------------------- the actors
 
 
 def test_everybody_plays_into_their_own_part_of_the_memory():
     with Scene(count=3) as scene:
-        scene.crew.env_steps = 77
+        scene.actors.env_steps = 77
         assert eventually(lambda: {w for w, _ in scene.memory.added} == {0, 1, 2})
         assert {segment for _, segment in scene.memory.added} == {"rows"}
         assert eventually(lambda: all(77 in actor.asked for _, _, actor in scene.made))
-        assert scene.crew.healthy() == 3
-        with scene.crew.changed:
-            for thread in scene.crew.threads:
-                assert thread.env_steps == 5 * thread.segments
-                assert len(thread.episodes) == thread.segments
-    assert scene.crew.healthy() == 0
+        assert scene.actors.healthy() == 3
+        with scene.actors.changed:
+            for thread in scene.actors.threads:
+                assert thread.tally.env_steps == 5 * thread.tally.segments
+                assert len(thread.tally.episodes) == thread.tally.segments
+    assert scene.actors.healthy() == 0
     assert [actor.closed for _, _, actor in scene.made] == [1, 1, 1]
     assert scene.told == []
 
@@ -208,14 +203,14 @@ def test_a_pause_stops_everybody_until_the_resume():
         for _ in range(5):
             before = len(scene.memory.added)
             assert eventually(lambda n=before: len(scene.memory.added) > n + 8)
-            scene.crew.pause()
+            scene.actors.pause()
             stands = len(scene.memory.added)
             playing = [len(actor.asked) for _, _, actor in scene.made]
             time.sleep(0.1)
             assert len(scene.memory.added) == stands
             assert [len(actor.asked) for _, _, actor in scene.made] == playing
-            assert scene.crew.healthy() == 4
-            scene.crew.resume()
+            assert scene.actors.healthy() == 4
+            scene.actors.resume()
         for writer in range(4):
             last = len(scene.memory.added)
             assert eventually(
@@ -227,16 +222,16 @@ def test_a_pause_waits_for_the_segment_that_is_being_played():
     gate = threading.Event()
 
     def step(actor):
-        gate.wait(PATIENCE_S)
+        gate.wait(THREAD_WAIT_S)
         return "rows"
 
     with Scene(step, count=1) as scene:
         assert eventually(lambda: scene.made[0][2].asked)
-        pausing = in_background(scene.crew.pause)
+        pausing = in_background(scene.actors.pause)
         time.sleep(0.1)
         assert pausing.is_alive()
         gate.set()
-        pausing.join(PATIENCE_S)
+        pausing.join(THREAD_WAIT_S)
         assert not pausing.is_alive()
         assert len(scene.memory.added) == 1
 
@@ -245,32 +240,32 @@ def test_a_pause_ends_when_the_last_who_plays_fails_for_good():
     gate = threading.Event()
 
     def step(actor):
-        gate.wait(PATIENCE_S)
+        gate.wait(THREAD_WAIT_S)
         raise RuntimeError("broken")
 
     with Scene(step, count=1, restarts=0) as scene:
         assert eventually(lambda: scene.made[0][2].asked)
-        pausing = in_background(scene.crew.pause)
+        pausing = in_background(scene.actors.pause)
         time.sleep(0.1)
         assert pausing.is_alive()
         gate.set()
         pausing.join(5)
         hangs = pausing.is_alive()
-        scene.crew.resume()
+        scene.actors.resume()
         assert not hangs
 
 
 def test_a_crew_pauses_and_stops_before_it_has_started():
     scene = Scene()
-    scene.crew.pause()
-    scene.crew.resume()
-    scene.crew.stop()
+    scene.actors.pause()
+    scene.actors.resume()
+    scene.actors.stop()
     assert scene.told == []
 
 
 def stop_time(scene):
     start = time.monotonic()
-    scene.crew.stop()
+    scene.actors.stop()
     return time.monotonic() - start
 
 
@@ -282,9 +277,9 @@ def test_actors_that_wait_for_the_learner_stop():
         time.sleep(0.2)
         assert scene.memory.added == []
         assert stop_time(scene) < 2
-        assert scene.crew.healthy() == 0
+        assert scene.actors.healthy() == 0
         assert scene.told == []
-        assert all(thread.wait_s > 0.1 for thread in scene.crew.threads)
+        assert all(thread.tally.wait_s > 0.1 for thread in scene.actors.threads)
 
 
 def test_actors_that_wait_for_the_learner_go_on_when_it_has_learned():
@@ -303,8 +298,8 @@ def test_actors_that_wait_for_the_learner_pause():
     limiter.note_inserted(1)
     limiter.note_inserted(1_000)
     with Scene(count=2, memory=Notes(limiter)) as scene:
-        pausing = in_background(scene.crew.pause)
-        pausing.join(PATIENCE_S)
+        pausing = in_background(scene.actors.pause)
+        pausing.join(THREAD_WAIT_S)
         assert not pausing.is_alive()
 
 
@@ -317,7 +312,7 @@ def test_actors_in_the_middle_of_a_segment_stop():
     with Scene(step, count=4) as scene:
         assert eventually(lambda: all(actor.asked for _, _, actor in scene.made))
         assert stop_time(scene) < 2
-        assert scene.crew.healthy() == 0
+        assert scene.actors.healthy() == 0
         assert scene.memory.added == []
         assert scene.told == []
         assert [actor.closed for _, _, actor in scene.made] == [1, 1, 1, 1]
@@ -325,25 +320,25 @@ def test_actors_in_the_middle_of_a_segment_stop():
 
 def test_paused_actors_stop():
     with Scene(count=3) as scene:
-        scene.crew.pause()
+        scene.actors.pause()
         assert stop_time(scene) < 2
-        assert scene.crew.healthy() == 0
+        assert scene.actors.healthy() == 0
 
 
 def test_an_actor_that_hangs_is_told_of_and_left_behind():
     gate = threading.Event()
-    with Scene(lambda actor: gate.wait(PATIENCE_S), count=1) as scene:
+    with Scene(lambda actor: gate.wait(THREAD_WAIT_S), count=1) as scene:
         assert eventually(lambda: scene.made[0][2].asked)
         assert stop_time(scene) < 4
         assert scene.lines() == ["actor-0 did not stop within 2 s"]
         gate.set()
-        scene.crew.threads[0].join(PATIENCE_S)
+        scene.actors.threads[0].join(THREAD_WAIT_S)
 
 
 # ---------------------------------------------------------------- failures
 
 
-def test_an_actor_that_fails_is_told_of_and_started_anew():
+def test_a_failed_actor_is_logged_and_restarted():
     failing = {1}  # segments, counted over all of actor 0's lives
 
     def step(actor):
@@ -358,18 +353,18 @@ def test_an_actor_that_fails_is_told_of_and_started_anew():
         assert scene.made[0][2].closed == 1
         assert eventually(lambda: (0, "rows") in scene.memory.added)
         assert scene.memory.cuts == [0]
-        assert scene.crew.healthy() == 2
-        scene.crew.check()
+        assert scene.actors.healthy() == 2
+        scene.actors.check()
         line, details = scene.told[0]
         assert line == "actor 0 failed: the floor is lava"
         assert "Traceback" in details
         assert "ValueError" in details
-        assert scene.lines()[1] == "actor 0 started anew, 1 of at most 3 times"
-        assert scene.crew.threads[0].player.actor is scene.made[2][2]
-        assert scene.crew.threads[0].player.version == 0  # it took the weights that there are
+        assert scene.lines()[1] == "actor 0 restarted (1 of at most 3 times)"
+        assert scene.actors.threads[0].player.actor is scene.made[2][2]
+        assert scene.actors.threads[0].player.version == 0  # it took the weights that there are
 
 
-def test_an_actor_is_started_anew_only_so_often():
+def test_an_actor_is_restarted_at_most_so_often():
     def step(actor):
         if actor in [actor for number, _, actor in scene.made if number == 1]:
             raise ValueError("again")
@@ -377,10 +372,10 @@ def test_an_actor_is_started_anew_only_so_often():
 
     scene = Scene(step, count=2, restarts=2)
     with scene:
-        assert eventually(lambda: scene.crew.threads[1].failure is not None)
-        assert eventually(lambda: scene.crew.healthy() == 1)
-        with pytest.raises(EnvironmentFailure) as raised:
-            scene.crew.check()
+        assert eventually(lambda: scene.actors.threads[1].failure is not None)
+        assert eventually(lambda: scene.actors.healthy() == 1)
+        with pytest.raises(RunFailed) as raised:
+            scene.actors.check()
         assert str(raised.value) == (
             "actor 1 failed 3 times, at last with: again; log.txt has the traceback"
         )
@@ -392,7 +387,7 @@ def test_an_actor_is_started_anew_only_so_often():
     assert [actor.closed for _, _, actor in scene.made] == [1, 1, 1, 1]
 
 
-def test_an_actor_that_cannot_be_made_anew_has_failed():
+def test_an_actor_that_cannot_be_made_again_has_failed():
     def make(number, restart):
         raise OSError("no more processes")
 
@@ -400,9 +395,9 @@ def test_an_actor_that_cannot_be_made_anew_has_failed():
         raise ValueError("first")
 
     with Scene(step, count=1, make=make) as scene:
-        assert eventually(lambda: scene.crew.threads[0].failure is not None)
-        with pytest.raises(EnvironmentFailure, match="no more processes"):
-            scene.crew.check()
+        assert eventually(lambda: scene.actors.threads[0].failure is not None)
+        with pytest.raises(RunFailed, match="no more processes"):
+            scene.actors.check()
 
 
 def test_an_environment_that_does_not_close_is_told_of():
@@ -413,10 +408,10 @@ def test_an_environment_that_does_not_close_is_told_of():
             raise OSError("stuck")
 
         actor.close = close
-    assert scene.lines() == ["actor 0: its environments did not close: stuck"]
+    assert scene.lines() == ["actor 0: closing its environments failed: stuck"]
 
 
-def test_times_do_not_run_back_when_an_actor_is_started_anew():
+def test_times_do_not_run_back_when_an_actor_is_restarted():
     def step(actor):
         if actor is not scene.made[0][2]:
             return play(actor)
@@ -427,18 +422,16 @@ def test_times_do_not_run_back_when_an_actor_is_started_anew():
         return "rows"
 
     scene = Scene(step, count=1)
-    parts = SimpleNamespace(
-        memory=a_memory(),
-        config=SimpleNamespace(learner=SimpleNamespace(prefetch=1)),
-        learner=SimpleNamespace(learn_s=0.0, reduce_s=0.0),
-        algorithm=None,
-        progress=Progress(),
+    config = SimpleNamespace(learner=SimpleNamespace(prefetch=1))
+    learner = SimpleNamespace(
+        algorithm=None, times=LearnerTimes(), updates=0, samples=0.0, input_bytes=None
     )
-    backend = Threads(parts, scene.crew)
+    learner.take_notices = list
+    backend = Threads(config, learner, scene.actors)
     with scene:
         assert eventually(lambda: len(scene.made) == 2)
         assert eventually(lambda: scene.memory.cuts == [0])
-        share = backend.exchange(False)[0]
+        share = backend.report(False).workers[0]
     assert share.env_s >= 3.0
     assert share.inference_s >= 6.0
 
@@ -468,7 +461,7 @@ class Batches:
 class Negated:
     """An algorithm that computes something of a batch ahead."""
 
-    def ahead(self, batch):
+    def precompute_targets(self, batch, coming=None):
         return -batch
 
 
@@ -620,7 +613,7 @@ def test_a_run_survives_environments_that_fail(tmp_path):
     for text in (log, console):
         assert "failed: " in text
         assert "the pole broke" in text
-        assert "started anew, 1 of at most 50 times" in text
+        assert "restarted (1 of at most 50 times)" in text
     assert "Traceback" in log
     assert "Traceback" not in console
     assert run.progress()[-1]["actors_healthy"] == 2
@@ -629,7 +622,7 @@ def test_a_run_survives_environments_that_fail(tmp_path):
 def test_a_run_ends_when_an_actor_fails_too_often(tmp_path):
     register_env("brittle", Brittle, replace=True)
     # Two environments each: at most 2,000 steps are played before the first actor fails.
-    with pytest.raises(EnvironmentFailure, match=r"actor \d failed 1 times.*the pole broke"):
+    with pytest.raises(RunFailed, match=r"actor \d failed 1 times.*the pole broke"):
         small_run("brittle", tmp_path, actor_restarts=0)
     assert ours() == set()
     assert list((tmp_path / "r" / "checkpoints").iterdir())

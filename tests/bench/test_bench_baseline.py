@@ -8,10 +8,10 @@ import pytest
 
 from rookery.bench.baseline import compare, notes
 from rookery.bench.load_spec import Entry
-from rookery.bench.spec import benchmark_of
+from rookery.bench.spec import make_benchmark
 from rookery.cli.main import main
 
-BENCHMARK = benchmark_of(
+BENCHMARK = make_benchmark(
     Entry(
         "a",
         "spec:1",
@@ -57,7 +57,7 @@ def verdicts(now, then, tolerance=0.1):
         ("other", 100, 1, "reported"),
     ],
 )
-def test_verdicts(metric, then, now, verdict):
+def test_verdict_depends_on_direction_and_tolerance(metric, then, now, verdict):
     assert verdicts(row(**{metric: now}), row(**{metric: then})) == {metric: verdict}
 
 
@@ -74,7 +74,7 @@ def test_change_is_relative_to_the_baseline():
     assert zero.change is None
 
 
-def test_variants_are_told_apart_by_their_parameters():
+def test_variants_are_matched_by_their_parameters():
     earlier = [row({"n": 1, "m": 2}, up=10), row({"n": 2, "m": 2}, up=20)]
     compared = compare([BENCHMARK], [row({"m": 2, "n": 2}, up=20)], earlier, 0.1)
     assert [(each.baseline, each.verdict) for each in compared] == [(20, "same")]
@@ -136,7 +136,7 @@ def test_a_regression_ends_with_status_1(bench, tmp_path):
     assert bench(80, *then, "--tolerance", "0.25")[0] == 0
 
 
-def test_json_tells_the_comparison(bench):
+def test_json_contains_the_comparison(bench):
     bench(100, "--log-dir", "then")
     status, out = bench(50, "--baseline", "then/benchmark_results.json", "--json")
     assert status == 1

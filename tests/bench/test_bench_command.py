@@ -13,7 +13,7 @@ import pytest
 
 import rookery
 from rookery.bench import runner
-from rookery.bench.progress import Progress
+from rookery.bench.progress import ProgressBar
 from rookery.cli.main import main
 
 SPEED = "data: {speed: {regexp: 'speed (.*)', better: higher}}"
@@ -46,7 +46,7 @@ def rows_of(capsys, text, *args):
     return status, results()["rows"]
 
 
-def test_a_row_tells_all_of_a_variant(capsys, monkeypatch):
+def test_a_row_has_command_settings_versions_and_machine(capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = """
 a:
@@ -87,12 +87,12 @@ def test_logs_csv_and_markdown(capsys):
     assert (first["parameter.x"], first["result"]) == ("1", "ok")
     assert first["command"] == "echo speed 1"
     assert second["parameter.x"] == "2 | 3"
-    assert "no number" in second["reason"]
+    assert "not a number" in second["reason"]
     with open("logs/benchmark_results.md") as file:
         lines = file.read().splitlines()
     assert "| x | speed | seconds | result |" in lines
     assert [line for line in lines if line.startswith("| 1 | 1 |")]
-    assert [line for line in lines if line.startswith("| 2 \\| 3 |  |") and "no number" in line]
+    assert [line for line in lines if line.startswith("| 2 \\| 3 |  |") and "not a number" in line]
 
 
 def test_the_printed_table_has_the_columns_asked_for(capsys):
@@ -127,7 +127,7 @@ FAILURES = {
     "{cmdd: x, parameters: {n: [1]}}": 'Did you mean "cmd"',
     "{cmd: echo a, data: {x: {regexp: 'b (.*)'}}}": "x: the regexp 'b (.*)' matches nothing",
     "{cmd: echo a, data: {x: {regexp: '(b'}}}": "regular expression",
-    "{cmd: 'echo {}', data: {x: {json: a.b}}}": 'x: a.b is not there: no "a"',
+    "{cmd: 'echo {}', data: {x: {json: a.b}}}": 'x: a.b not found: no "a"',
     "{cmd: [echo, '{\"a\": NaN}'], data: {x: {json: a}}}": "x: a is nan",
     "{cmd: echo inf, data: {x: {regexp: (inf)}}}": "not a finite number",
     "{cmd: no-such-program}": "no-such-program cannot be started: No such file",
@@ -135,13 +135,13 @@ FAILURES = {
     "{cmd: ['{python}', -S, -c, 'import os; os.kill(os.getpid(), 11)']}": "ended by SIGSEGV",
     "{cmd: sleep 60, timeout: 0.2}": "timed out after 0.2 s",
     "{cmd: echo, derived: {x: {expr: 1 / 0}}}": 'x: "1 / 0": division by zero',
-    "{cmd: echo, derived: {x: {expr: y}}}": 'derived.x.expr: there is no "y"',
+    "{cmd: echo, derived: {x: {expr: y}}}": 'derived.x.expr: unknown name "y"',
     "{cmd: echo, derived: {x: {expr: 9 ** 9 ** 9}}}": "too large",
 }
 
 
 @pytest.mark.parametrize("entry", FAILURES)
-def test_a_failure_is_told_and_the_rest_goes_on(capsys, entry):
+def test_a_failure_is_reported_and_other_benchmarks_run(capsys, entry):
     status, out, err = bench(capsys, f"bad: {entry}\ngood: {{cmd: echo}}", "--log-dir", "logs")
     bad, good = results()["rows"]
     assert status == 1
@@ -178,7 +178,7 @@ def test_stop_on_error(capsys):
     assert "stopped: 1 ok, 1 failed, 1 not run" in out
 
 
-def test_time_out_for_those_without_one(capsys):
+def test_the_timeout_option_is_for_benchmarks_without_their_own(capsys):
     text = "a: {cmd: sleep 60}\nb: {cmd: sleep 0.5, timeout: 30}"
     status, rows = rows_of(capsys, text, "--timeout", "0.2")
     assert status == 1
@@ -252,7 +252,7 @@ def test_a_failed_repeat_fails_the_variant(capsys):
     assert len(rows[0]["repeats"]) == 4
 
 
-def test_profile_goes_to_those_who_train(capsys, tmp_path):
+def test_profile_is_added_to_training_commands_only(capsys, tmp_path):
     program = tmp_path / "rookery"
     program.write_text('#!/bin/sh\necho called "$@"\n')
     program.chmod(0o755)
@@ -281,7 +281,7 @@ def test_results_are_on_disk_after_every_variant(capsys):
     assert [name for name in os.listdir("logs") if name.endswith(".tmp")] == []
 
 
-def test_the_commit_is_told(capsys):
+def test_rows_name_the_commit_and_uncommitted_changes(capsys):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
@@ -367,7 +367,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_bar_and_failures():
     stream = Terminal()
-    progress = Progress(2, stream)
+    progress = ProgressBar(2, stream)
     progress.begin("a [n=1]")
     progress.end("a [n=1]", "ok in 1 s", False)
     progress.end("b", "failed: why", True)
@@ -380,9 +380,9 @@ def test_a_terminal_gets_a_bar_and_failures():
     assert "ok in 1 s" not in shown
 
 
-def test_elsewhere_there_are_plain_lines():
+def test_without_a_terminal_progress_is_plain_lines():
     stream = io.StringIO()
-    progress = Progress(2, stream)
+    progress = ProgressBar(2, stream)
     progress.begin("a")
     progress.end("a", "ok in 1 s", False)
     progress.close()

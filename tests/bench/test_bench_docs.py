@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rookery.bench.metrics import REDUCTIONS
-from rookery.bench.spec import Metric, Settings
-from rookery.cli.bench import Options
+from rookery.bench.spec import BenchmarkSettings, Metric
+from rookery.cli.bench import BenchOptions
 from rookery.cli.main import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
@@ -56,6 +56,6 @@ def test_every_key_option_and_field_is_named(folder):
     main(["bench", "sums.yaml", "--benchmark", "sizes", "--log-dir", "first"])
     row = json.loads((folder / "first" / "benchmark_results.json").read_text())["rows"][0]
     named = set(re.findall(r"`([\w-]+)(?: [^`]*)?`", PAGE))
-    keys = {field.name for kind in (Settings, Metric) for field in fields(kind)}
-    options = {"--" + field.name.replace("_", "-") for field in fields(Options)}
+    keys = {field.name for kind in (BenchmarkSettings, Metric) for field in fields(kind)}
+    options = {"--" + field.name.replace("_", "-") for field in fields(BenchOptions)}
     assert (keys | options | set(row) | set(REDUCTIONS)) - named == set()

@@ -51,7 +51,7 @@ def test_arithmetic(text, expected):
         ("minus ** 0.5", "not real"),
     ],
 )
-def test_values_that_do_not_exist(text, words):
+def test_undefined_values_are_bad_input(text, words):
     with pytest.raises(BadInput, match=words):
         Expression(text).evaluate(VALUES)
 
@@ -89,7 +89,7 @@ def test_values_that_do_not_exist(text, words):
         "1 + " * 200 + "1",
     ],
 )
-def test_nothing_but_arithmetic(text):
+def test_anything_but_arithmetic_is_refused(text):
     with pytest.raises(BadInput):
         Expression(text).evaluate(VALUES)
 

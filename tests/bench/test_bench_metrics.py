@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from rookery.bench.intervals import kind_of_interval, summary
+from rookery.bench.intervals import kind_of_interval, summarize
 from rookery.bench.load_spec import Entry
 from rookery.bench.metrics import at_path, measure, printed_json
-from rookery.bench.spec import benchmark_of
+from rookery.bench.spec import make_benchmark
 from rookery.errors import BadInput
 
 TEXT = "speed: 100\nspeed: 1\nspeed: 2\nspeed: 9\n"
@@ -19,7 +19,7 @@ def metrics(data, stdout="", stderr="", derived=None, values=None, duration=2.0)
     values = values or {}
     entry = {"cmd": "x", "data": data, "derived": derived or {}}
     entry["parameters"] = {name: [value] for name, value in values.items()} or None
-    benchmark = benchmark_of(Entry("a", "spec:1", entry))
+    benchmark = make_benchmark(Entry("a", "spec:1", entry))
     assert benchmark.problem == ""
     return measure(benchmark, stdout, stderr, duration, values)
 
@@ -33,7 +33,7 @@ def test_matches_after_the_warm_up_are_reduced(reduction, expected):
     assert metrics({"speed": metric}, TEXT) == {"speed": expected}
 
 
-def test_value_is_of_one_match_only():
+def test_reduction_value_needs_exactly_one_match():
     metric = {"regexp": r"speed: (\d+)", "skip": 3, "reduction_type": "value"}
     assert metrics({"speed": metric}, TEXT) == {"speed": 9}
     with pytest.raises(BadInput, match="speed: 2 matches"):
@@ -61,8 +61,8 @@ def test_numbers_as_people_print_them(text, number):
         ("a inf", "a: .*inf"),
         ("a -inf", "a: .*inf"),
         ("a 1e999", "a: .*inf"),
-        ("a 1,23", "a: .*no number"),
-        ("a x", "a: .*no number"),
+        ("a 1,23", "a: .*not a number"),
+        ("a x", "a: .*not a number"),
         ("a 1\na nan\na 1", "nan"),
     ],
 )
@@ -83,8 +83,8 @@ def test_skipping_all_matches_is_an_error_with_both_numbers():
         metrics({"a": {"regexp": r"speed: (\d+)", "skip": 4}}, TEXT)
 
 
-def test_a_group_that_took_no_part():
-    with pytest.raises(BadInput, match="no number"):
+def test_a_regexp_group_without_a_match_is_not_a_number():
+    with pytest.raises(BadInput, match="not a number"):
         metrics({"a": {"regexp": r"a(?: (\d+))?"}}, "a")
 
 
@@ -103,18 +103,18 @@ def test_paths_into_json(path, value):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("result.sped", 'result.sped is not there: no "sped" in result; there is speed'),
-        ("nothing", 'no "nothing"; there is result, rows'),
+        ("result.sped", 'result.sped not found: no "sped" in result; found speed'),
+        ("nothing", 'no "nothing"; found result, rows'),
         ("rows[2].x", r"no .\[2\]. in rows; it has 2 items"),
-        ("rows.x", "rows.x is not there"),
-        ("result[0]", "is not there"),
+        ("rows.x", "rows.x not found"),
+        ("result[0]", "not found"),
         ("result", "not a number"),
         ("bad", "bad is null"),
         ("t", "t is true"),
         ("s", 's is "1"'),
     ],
 )
-def test_paths_that_lead_nowhere(path, words):
+def test_a_missing_json_path_is_reported_with_what_is_there(path, words):
     with pytest.raises(BadInput, match=words):
         metrics({"a": {"json": path}}, OBJECT)
 
@@ -149,32 +149,32 @@ def test_derived_metrics_know_metrics_parameters_and_the_duration():
     ("expr", "words"),
     [("1 / a", "rate: .*division by zero"), ("name + 1", "'x', not a number"), ("flag", "True")],
 )
-def test_derived_metrics_that_do_not_exist(expr, words):
+def test_undefined_derived_metrics_are_bad_input(expr, words):
     values = {"name": "x", "flag": True}
     with pytest.raises(BadInput, match=words):
         metrics({"a": {"json": "x"}}, '{"x": 0}', derived={"rate": {"expr": expr}}, values=values)
 
 
 def test_few_repeats_have_their_range():
-    assert summary([3.0]) == (3, 3, 3)
-    assert summary([5, 1, 2]) == (2, 1, 5)
-    assert summary([4, 1, 2, 3, 5]) == (3, 1, 5)
+    assert summarize([3.0]) == (3, 3, 3)
+    assert summarize([5, 1, 2]) == (2, 1, 5)
+    assert summarize([4, 1, 2, 3, 5]) == (3, 1, 5)
     assert kind_of_interval(5) == "min..max"
 
 
 @pytest.mark.parametrize("n", [6, 8, 9, 12, 20, 25])
 def test_many_repeats_have_the_interval_of_their_median(n):
     """Against the definition: the tightest k-th values that miss the median at most 2.5 % each."""
-    low = summary(list(range(1, n + 1))).low
+    low = summarize(list(range(1, n + 1))).low
 
     def missed(k):
         return sum(math.comb(n, i) for i in range(k)) / 2**n
 
     assert missed(low) <= 0.025 < missed(low + 1)
-    assert summary(list(range(1, n + 1))).high == n + 1 - low
+    assert summarize(list(range(1, n + 1))).high == n + 1 - low
     assert "95 %" in kind_of_interval(n)
 
 
 def test_the_interval_of_twenty_by_the_table():
     """The well-known ranks for n = 20 are the 6th and the 15th."""
-    assert summary(list(range(20, 0, -1))) == (10.5, 6, 15)
+    assert summarize(list(range(20, 0, -1))) == (10.5, 6, 15)

@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from rookery.bench.load_spec import read_entries
-from rookery.bench.spec import chosen, read_specs
+from rookery.bench.spec import read_specs, select_benchmarks
 from rookery.bench.variants import (
     command_of,
     environment_of,
-    label,
+    is_training,
     placeholders,
-    profiled,
     seed_of,
     split_command,
-    trains,
+    variant_label,
     variants_of,
+    with_profile,
 )
 from rookery.errors import BadInput
 
@@ -81,7 +81,7 @@ def test_a_text_is_split_as_a_shell_would_and_a_list_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("cmd", ["", "   ", [], "a 'b", 5, None, [["a"]], [""]])
-def test_commands_that_are_none(cmd):
+def test_malformed_commands_are_refused(cmd):
     with pytest.raises(BadInput, match="cmd"):
         split_command(cmd)
 
@@ -106,14 +106,14 @@ def test_a_parameter_goes_before_an_environment_variable_which_it_may_fill():
     assert command_of(["{THREADS}"], {"THREADS": "9"}, {"THREADS": 2}) == ["2"]
 
 
-def test_which_commands_train():
-    assert trains(["rookery", "train", "ppo"])
-    assert trains(["/x/python", "-m", "rookery", "train"])
-    assert trains(["mpirun", "-n", "2", "/venv/bin/rookery", "train"])
-    assert not trains(["rookery", "evaluate", "train"])
-    assert not trains(["python", "train.py"])
-    assert profiled(["rookery", "train"]) == ["rookery", "train", "--profile"]
-    assert profiled(["rookery", "train", "--profile"]) == ["rookery", "train", "--profile"]
+def test_training_commands_are_recognised():
+    assert is_training(["rookery", "train", "ppo"])
+    assert is_training(["/x/python", "-m", "rookery", "train"])
+    assert is_training(["mpirun", "-n", "2", "/venv/bin/rookery", "train"])
+    assert not is_training(["rookery", "evaluate", "train"])
+    assert not is_training(["python", "train.py"])
+    assert with_profile(["rookery", "train"]) == ["rookery", "train", "--profile"]
+    assert with_profile(["rookery", "train", "--profile"]) == ["rookery", "train", "--profile"]
 
 
 def test_the_seed_of_a_variant():
@@ -125,8 +125,8 @@ def test_the_seed_of_a_variant():
 
 
 def test_labels():
-    assert label("a", {}) == "a"
-    assert label("a", {"n": 1, "b": None}) == "a [n=1, b=none]"
+    assert variant_label("a", {}) == "a"
+    assert variant_label("a", {"n": 1, "b": None}) == "a [n=1, b=none]"
 
 
 GOOD = """
@@ -176,7 +176,7 @@ def test_without_output_every_metric_is_a_column(tmp_path):
         ("{cmd: x, data: {a: {regex: x}}}", ["data.a.regex", '"data.a.regexp"']),
         ("{cmd: x, data: {a: {json: b, beter: lower}}}", ['"data.a.better"']),
         ("{cmd: x, derived: {a: {exp: b}}}", ['"derived.a.expr"']),
-        ("{description: x}", ["cmd", "must be given"]),
+        ("{description: x}", ["cmd", "must be set"]),
         ("5", ["settings"]),
         ("{cmd: 'echo {stesp}', parameters: {steps: [1]}}", ["cmd", '"stesp"', '"steps"']),
         ("{cmd: echo, env: {A: '{m}'}}", ["env.A", '"m"']),
@@ -204,7 +204,7 @@ def test_without_output_every_metric_is_a_column(tmp_path):
         ("{cmd: x, parameters: {a: 1}}", ["parameters.a"]),
     ],
 )
-def test_a_wrong_entry_is_told_with_its_place(tmp_path, entry, words):
+def test_a_wrong_entry_is_reported_with_file_and_line(tmp_path, entry, words):
     told = problem(tmp_path, f"\n\nname: {entry}\n")
     assert told.startswith(f"{tmp_path}/spec.yaml:3: ")
     assert [word for word in words if word not in told] == []
@@ -235,7 +235,7 @@ def test_a_wrong_entry_keeps_its_variants_and_its_neighbours(tmp_path):
         ("a: {cmd: x}\nb: \0\n", 2),
     ],
 )
-def test_what_is_no_spec_is_told_with_file_and_line(tmp_path, text, line):
+def test_a_malformed_spec_is_reported_with_file_and_line(tmp_path, text, line):
     path = spec(tmp_path, text)
     with pytest.raises(BadInput) as caught:
         read_entries(path)
@@ -263,15 +263,15 @@ def test_merged_keys_may_be_overridden(tmp_path):
     assert (a.settings.timeout, b.settings.timeout, b.words) == (1, 2, ["x"])
 
 
-def test_a_name_stands_in_one_of_several_specs(tmp_path):
+def test_a_name_in_two_specs_is_refused(tmp_path):
     one, two = (spec(tmp_path, "a: {cmd: x}", name) for name in ("one.yaml", "two.yaml"))
-    with pytest.raises(BadInput, match=r'two.yaml:1: "a" stands at .*one.yaml:1'):
+    with pytest.raises(BadInput, match=r'two.yaml:1: "a" is already defined at .*one.yaml:1'):
         read_specs([one, two])
 
 
 def test_benchmarks_are_chosen_by_name(tmp_path):
     benchmarks = read_specs([spec(tmp_path, GOOD)])
-    assert [each.name for each in chosen(benchmarks, [])] == ["first", "second"]
-    assert [each.name for each in chosen(benchmarks, ["second"])] == ["second"]
+    assert [each.name for each in select_benchmarks(benchmarks, [])] == ["first", "second"]
+    assert [each.name for each in select_benchmarks(benchmarks, ["second"])] == ["second"]
     with pytest.raises(BadInput, match=r'"secnd".*Did you mean "second"'):
-        chosen(benchmarks, ["secnd"])
+        select_benchmarks(benchmarks, ["secnd"])

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, and the status it leaves with."""
+"""The command line: what it prints, and its exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R2D2 = ["train", "r2d2", "CartPole-v1", "--no-preset", "--env-steps", "50"]
 
 
 def call(capsys, *args):
-    """Exit status, standard output and standard error of a command."""
+    """Return exit status, standard output and standard error of a command."""
     status = main([str(arg) for arg in args])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
@@ -39,7 +39,7 @@ def run(tmp_path_factory):
     return folder / "a"
 
 
-def test_help_and_version(capsys):
+def test_help_and_version_are_printed(capsys):
     assert call(capsys, "--help")[0] == 0
     assert "rookery train" in call(capsys, "--help")[1]
     assert rookery.__version__ in call(capsys, "--version")[1]
@@ -65,7 +65,7 @@ def test_train_names_the_presets_that_apply(capsys, tmp_path):
     assert clips == [0.1, 0.2, 0.2]
 
 
-def test_train_prints_where_and_how(capsys, tmp_path):
+def test_train_prints_settings_result_and_folder(capsys, tmp_path):
     status, out, err = call(capsys, "train", "ppo", "CartPole-v1", *TINY, "--runs-dir", tmp_path)
     assert status == 0
     assert "preset: CartPole-v1" in err
@@ -93,7 +93,7 @@ def test_config_repeats_a_run(capsys, run, tmp_path):
     assert all(bool((first[name] == again[name]).all()) for name in first)
 
 
-def test_resume_goes_on(capsys, run):
+def test_resume_continues_the_run(capsys, run):
     before = rookery.load(run).result["env_steps"]
     status, out, _ = call(capsys, "train", "--resume", run, "--env-steps", "1_200")
     assert status == 0
@@ -101,7 +101,7 @@ def test_resume_goes_on(capsys, run):
     assert rookery.load(run).result["env_steps"] >= 1_200
 
 
-def test_evaluate_a_run_and_a_random_policy(capsys, run):
+def test_evaluate_scores_a_run_and_a_random_policy(capsys, run):
     status, out, _ = call(capsys, "evaluate", run, "--episodes", "5", "--json")
     scores = json.loads(out)
     assert status == 0
@@ -113,18 +113,18 @@ def test_evaluate_a_run_and_a_random_policy(capsys, run):
     assert "95 % interval" in out
 
 
-def test_random_atari_has_a_human_normalised_score(capsys):
+def test_random_policy_on_atari_has_a_human_normalized_score(capsys):
     status, out, _ = call(
         capsys, "evaluate", "random", "Pong", "--episodes", "1", "--env.time_limit", "30", "--json"
     )
     scores = json.loads(out)
     assert status == 0
-    # Nothing is scored in 30 steps: (0 - random) / (human - random), by hand.
+    # (score - random) / (human - random), with the scores of Pong.
     expected = (scores["return_mean"] + 20.7) / (14.6 + 20.7)
     assert scores["human_normalized"] == pytest.approx(expected)
 
 
-def test_listings(capsys):
+def test_envs_and_algorithms_are_listed(capsys):
     assert "CartPole-v1" in call(capsys, "envs", "cartpole")[1]
     assert json.loads(call(capsys, "envs", "pong", "--json")[1])["ALE/Pong-v5"] == "ale"
     assert "ppo" in call(capsys, "algorithms")[1]
@@ -189,7 +189,7 @@ def test_listings(capsys):
         (["algorithms", "poo"], ["poo", '"ppo"']),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, args, words):
+def test_bad_input_is_one_line_and_exits_with_status_2(capsys, tmp_path, monkeypatch, args, words):
     monkeypatch.chdir(tmp_path)
     status, _, err = call(capsys, *args)
     lines = [line for line in err.splitlines() if not line.startswith("preset:")]
@@ -209,7 +209,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, args,
     ],
 )
 @pytest.mark.parametrize("command", [["train", "--resume"], ["evaluate"]])
-def test_a_run_folder_calls_nothing_but_environments(
+def test_config_of_a_run_cannot_call_arbitrary_code(
     capsys, tmp_path, run, command, environment, kwargs
 ):
     made, other = tmp_path / "made", tmp_path / "other"
@@ -225,7 +225,7 @@ def test_a_run_folder_calls_nothing_but_environments(
     assert not made.exists()
 
 
-def test_divergence_is_status_3(capsys, tmp_path):
+def test_divergence_exits_with_status_3(capsys, tmp_path):
     args = ["--algo.learning_rate", "1e30", "--algo.max_grad_norm", "0", "--runs-dir", tmp_path]
     status, _, err = call(
         capsys, "train", "ppo", "Pendulum-v1", *TINY, *args, "--env-steps", "9_000"
@@ -255,7 +255,7 @@ def start_long_run(folder, *more):
     [[], ["--actors", "2", "--learner.transport", "gloo"], ["--actors", "2"]],
     ids=["serial", "gloo", "mpi"],
 )
-def test_ctrl_c_saves_and_leaves_with_130(tmp_path, more):
+def test_ctrl_c_saves_and_exits_with_status_130(tmp_path, more):
     if more == ["--actors", "2"]:
         pytest.importorskip("mpi4py")
     process = start_long_run(tmp_path, *more)

@@ -1,4 +1,4 @@
-"""A profile of a run: trace, operations and picture."""
+"""`--profile`: trace, operations and picture."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def names_in(trace):
         ("apex", {"algo": {"warm_up": 100, "capacity": 2_000}, "backend": "threads", "actors": 2}),
     ],
 )
-def test_a_profiled_run_leaves_trace_operations_and_picture(tmp_path, algorithm, settings, capfd):
+def test_profile_writes_trace_operations_and_picture(tmp_path, algorithm, settings, capfd):
     run = rookery.train(
         algorithm, "CartPole-v1", runs_dir=tmp_path, console=sys.stdout, **SMALL, **settings
     )
@@ -41,12 +41,12 @@ def test_a_profiled_run_leaves_trace_operations_and_picture(tmp_path, algorithm,
     assert "rounds of the run in" in operations
     assert "aten::addmm" in operations
     assert (folder / "split.png").read_bytes()[:8] == PNG
-    told = capfd.readouterr()
-    assert f"profile: {folder}" in told.out
-    assert "profiler_start" not in told.err
+    printed = capfd.readouterr()
+    assert f"profile: {folder}" in printed.out
+    assert "profiler_start" not in printed.err
 
 
-def test_a_profile_sees_the_actors_in_their_threads(tmp_path):
+def test_profile_includes_actor_threads(tmp_path):
     run = rookery.train(
         *("apex", "CartPole-v1"),
         runs_dir=tmp_path,
@@ -60,7 +60,7 @@ def test_a_profile_sees_the_actors_in_their_threads(tmp_path):
     assert len(threads) >= 2
 
 
-def test_a_short_run_writes_what_there_was(tmp_path):
+def test_run_shorter_than_the_profile_still_writes_it(tmp_path):
     run = rookery.train(
         *("ppo", "CartPole-v1"),
         runs_dir=tmp_path,
@@ -70,12 +70,12 @@ def test_a_short_run_writes_what_there_was(tmp_path):
     assert (run.path / "profile" / "trace.json").exists()
 
 
-def test_without_the_flag_there_is_no_profile(tmp_path):
+def test_no_profile_without_the_flag(tmp_path):
     run = rookery.train("ppo", "CartPole-v1", runs_dir=tmp_path, **SMALL | {"profile": False})
     assert not (run.path / "profile").exists()
 
 
-def test_a_missing_matplotlib_is_told_before_anything_is_run(tmp_path, monkeypatch):
+def test_missing_matplotlib_is_reported_before_the_run_starts(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"profile.*plots"):
         rookery.train("ppo", "CartPole-v1", runs_dir=tmp_path, **SMALL)

@@ -1,4 +1,4 @@
-"""Makes the scripted environments importable however pytest is started."""
+"""Put the scripted environments on the import path."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Environments that do exactly what a test writes down."""
+"""Environments with scripted rewards, episode ends and failures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rookery.envs import register_env
 
 
 class Scripted(VectorEnv):
-    """A NEXT_STEP vector environment that plays back rows: one list of dicts a lane.
+    """A NEXT_STEP vector environment that plays back rows: one list of dicts per lane.
 
-    A row may say reward, terminated, truncated, lives and obs. Actions are recorded.
+    A row may contain reward, terminated, truncated, lives and obs. Actions are recorded.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -49,7 +49,7 @@ class Scripted(VectorEnv):
 
 
 class Counter(gymnasium.Env):
-    """Counts its steps to `length`; what it returns can be made wrong at a chosen step."""
+    """Observes its step count up to `length`; returns or raises `wrong` at step `at`."""
 
     def __init__(self, space=None, wrong: Any = None, at: int = 3, length: int = 5, reward=1.0):
         self.observation_space = space or spaces.Box(0, 100, (2,), np.float32)
@@ -79,7 +79,7 @@ class Counter(gymnasium.Env):
 
 
 class OldStyle:
-    """The four-value API of the old Gym, with no Gymnasium in it."""
+    """An environment with the four-value API of old Gym, without Gymnasium."""
 
     class Discrete:
         def __init__(self, n):
@@ -110,7 +110,7 @@ class OldStyle:
 
 
 class OldWrapper:
-    """A wrapper of Gym 0.21: it hands on what it is given, and any attribute it lacks."""
+    """A wrapper of Gym 0.21: it forwards all keywords and missing attributes."""
 
     def __init__(self, env):
         self.env = env
@@ -129,25 +129,25 @@ class OldWrapper:
 
 
 class OldEnv:
-    """Gym's base class, as it looks where `gym` is installed."""
+    """A stand-in for the base class of the package `gym`."""
 
 
 OldEnv.__module__, OldEnv.__name__ = "gym.core", "Env"
 
 
 class OldGym(OldStyle, OldEnv):
-    """An environment of the old Gym."""
+    """An environment class of old Gym."""
 
 
 class Vector(SyncVectorEnv):
-    """A vector environment by its class."""
+    """A vector environment that is found by its class."""
 
     def __init__(self, num_envs):
         super().__init__([Counter] * num_envs)
 
 
 def made_here(length=4):
-    """For the test of "module:name" with a registered name."""
+    """Return a Counter; registered as "made-here"."""
     return Counter(length=length)
 
 
@@ -158,13 +158,13 @@ called = []
 
 
 def not_registered(**kwargs):
-    """Notes that it was called, and makes an environment."""
+    """Record the call and return an environment."""
     called.append(kwargs)
     return Counter()
 
 
 class NotAnEnvironment(OldStyle):
-    """Notes that it was called, and could be played with."""
+    """An unregistered class with the API of an environment; it records its construction."""
 
     def __init__(self, **kwargs):
         called.append(kwargs)

@@ -1,16 +1,16 @@
-"""Rule 11: what an agent sees of Atari is what everybody's preprocessing shows."""
+"""Atari preprocessing equals Gymnasium's and EnvPool's; names, lives, clipping, scores."""
 
 import gymnasium
 import numpy as np
 import pytest
 
-from rookery.envs import HUMAN_SCORES, EnvOptions, human_normalized, make_env
-from rookery.envs.engines.atari import games, parse
+from rookery.envs import HUMAN_SCORES, EnvOptions, frame_stack_of, human_normalized, make_env
+from rookery.envs.engines.atari import games, parse_game
 from rookery.errors import BadInput
 
 
 def reference(rom, cap=108_000):
-    """Gymnasium's own preprocessing around one ALE environment."""
+    """Return one ALE environment with Gymnasium's preprocessing."""
     from ale_py.env import AtariEnv
 
     env = AtariEnv(rom, frameskip=1, repeat_action_probability=0.0, max_num_frames_per_episode=cap)
@@ -20,7 +20,7 @@ def reference(rom, cap=108_000):
 
 @pytest.mark.parametrize(("name", "cap"), [("Breakout", 0), ("Pong", 601), ("Qbert", 0)])
 @pytest.mark.parametrize("render_mode", [None, "rgb_array"])
-def test_observations_equal_gymnasiums_frame_for_frame(name, cap, render_mode):
+def test_observations_equal_those_of_atari_preprocessing(name, cap, render_mode):
     pytest.importorskip("cv2")
     kwargs = {"max_num_frames_per_episode": cap} if cap else {}
     options = EnvOptions(noops=0, clip_reward=False, kwargs=kwargs)
@@ -34,18 +34,18 @@ def test_observations_equal_gymnasiums_frame_for_frame(name, cap, render_mode):
         action = rng.integers(ours.single_action_space.n)
         obs, reward, terminated, truncated, info = ours.step(np.array([action]))
         if done:
-            (want, told), rest = theirs.reset(), (0, False, False)
+            (want, their_info), rest = theirs.reset(), (0, False, False)
         else:
-            want, *rest, told = theirs.step(action)
+            want, *rest, their_info = theirs.step(action)
         np.testing.assert_array_equal(obs[0], want)
         assert (reward[0], terminated[0], truncated[0]) == tuple(rest)
-        assert info["lives"][0] == told["lives"]
+        assert info["lives"][0] == their_info["lives"]
         done = bool(rest[1] or rest[2])
         ends += done
     assert ends >= 1
 
 
-def test_the_frame_cap_and_the_time_limit_are_truncations():
+def test_frame_cap_and_time_limit_truncate():
     for options in (
         EnvOptions(kwargs={"max_num_frames_per_episode": 40}),
         EnvOptions(time_limit=10),
@@ -58,7 +58,7 @@ def test_the_frame_cap_and_the_time_limit_are_truncations():
         assert rows[9][4]["episode"]["length"].tolist() == [10, 10, 10]
 
 
-def test_a_lost_life_ends_learnings_episode_and_not_the_game():
+def test_a_lost_life_terminates_the_learners_episode_but_not_the_game():
     options = EnvOptions(one_life=True, noops=0)
     learner, game = make_env("Breakout", options), make_env("Breakout", options, training=False)
     learner.reset(seed=0)
@@ -83,8 +83,8 @@ def test_a_lost_life_ends_learnings_episode_and_not_the_game():
     assert all(flag[0] == ("episode" in info) for flag, info in flags)
 
 
-def test_the_learner_gets_signs_and_the_score_stays_raw():
-    """In Qbert a step pays 25 and more."""
+def test_rewards_are_clipped_to_signs_and_scores_stay_raw():
+    """Rewards in Qbert are 25 and more."""
     env = make_env("Qbert")
     test = make_env("Qbert", training=False)
     raw = make_env("Qbert", EnvOptions(clip_reward=False))
@@ -92,14 +92,14 @@ def test_the_learner_gets_signs_and_the_score_stays_raw():
     for each in (env, test, raw):
         each.reset(seed=1)
         rng = np.random.default_rng(0)
-        total, told = 0.0, None
-        while told is None:
+        total, episode = 0.0, None
+        while episode is None:
             _, reward, _, _, info = each.step(rng.integers(0, 6, 1))
             total += reward[0]
-            told = info.get("episode")
-        sums.append((total, told["return"][0]))
-    (clipped, score), told, (raw_total, raw_score) = sums
-    assert told == (clipped, score)
+            episode = info.get("episode")
+        sums.append((total, episode["return"][0]))
+    (clipped, score), evaluated, (raw_total, raw_score) = sums
+    assert evaluated == (clipped, score)
     assert raw_total == raw_score == score >= 25
     assert 0 < clipped < score
 
@@ -118,17 +118,17 @@ def test_the_learner_gets_signs_and_the_score_stays_raw():
         ("Pong-v4", "pong", 0.0, None),
     ],
 )
-def test_what_a_name_implies(name, rom, sticky, skip):
-    game = parse(name)
+def test_names_determine_rom_sticky_actions_and_frame_skip(name, rom, sticky, skip):
+    game = parse_game(name)
     assert (game.rom, game.sticky, game.frame_skip) == (rom, sticky, skip)
 
 
 @pytest.mark.parametrize("name", ["Pong-v5", "ALE/Pong-v4", "ALE/Pong", "Pong-v1", "Joust", "Pang"])
-def test_what_is_no_atari_name(name):
-    assert parse(name) is None
+def test_other_names_are_no_atari_games(name):
+    assert parse_game(name) is None
 
 
-def test_every_rom_for_one_player_has_gymnasiums_name():
+def test_one_player_roms_have_the_names_of_gymnasium():
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -137,12 +137,12 @@ def test_every_rom_for_one_player_has_gymnasiums_name():
     assert ours == theirs
 
 
-def test_bad_atari_input_is_told_in_one_line():
-    with pytest.raises(BadInput) as told:
+def test_bad_atari_names_and_arguments_are_errors_with_a_remedy():
+    with pytest.raises(BadInput) as caught:
         make_env("Pong-v4")
-    assert str(told.value) == (
+    assert str(caught.value) == (
         'envs: "Pong-v4" skips 2 to 4 frames at random, which is not supported: '
-        'use "PongNoFrameskip-v4", or set env.frame_skip'
+        'use "PongNoFrameskip-v4" or set env.frame_skip'
     )
     assert make_env("Pong-v4", EnvOptions(frame_skip=4)).engine == "ale"
     with pytest.raises(BadInput, match=r"env\.kwargs may not set 'frameskip': set env\.frame_skip"):
@@ -154,7 +154,7 @@ def test_bad_atari_input_is_told_in_one_line():
     )
 
 
-def test_human_scores():
+def test_human_normalized_score_is_0_for_random_and_1_for_human_play():
     assert len(HUMAN_SCORES) == 57
     assert set(HUMAN_SCORES) <= set(games().values())
     assert human_normalized("ALE/Pong-v5", 14.6) == 1
@@ -166,8 +166,8 @@ def test_human_scores():
 
 
 @pytest.mark.parametrize("name", ["Breakout", "Pong", "Qbert"])
-def test_envpool_plays_the_same_game(name):
-    """EnvPool starts with one no-op at least; after it, every frame, score and life agrees."""
+def test_envpool_and_ale_give_equal_frames_rewards_and_lives(name):
+    """EnvPool starts with at least one no-op; the comparison starts after it."""
     pytest.importorskip("envpool")
     ours = make_env(name, EnvOptions(noops=0, frame_skip=1), training=False)
     theirs = make_env(f"envpool:{name}-v5", EnvOptions(noops=1, frame_skip=1), training=False)
@@ -186,15 +186,15 @@ def test_envpool_plays_the_same_game(name):
         assert a[4]["lives"] == b[4]["lives"]
 
 
-def test_envpool_stacks_as_the_ale_does_from_the_first_frame_on():
-    """The ALE plays by hand the no-op that EnvPool starts every game with.
+def test_envpool_and_ale_give_equal_stacks_from_the_first_frame_on():
+    """The test steps the ALE with the no-op that EnvPool starts every game with.
 
-    The picture of a game's very last step is not compared: EnvPool's differs in some pixels.
+    The frame of a game's last step is not compared: EnvPool's differs in some pixels.
     """
     pytest.importorskip("envpool")
     ours = make_env("Breakout", EnvOptions(noops=0, frame_skip=1, frame_stack=1))
     theirs = make_env("envpool:Breakout-v5", EnvOptions(noops=1, frame_skip=1))
-    assert theirs.frame_stack == 4
+    assert frame_stack_of(theirs) == 4
     noop, rng, games_started = np.array([0]), np.random.default_rng(0), 0
     done, frames = True, np.zeros((4, 84, 84), np.uint8)
     for _ in range(1500):
@@ -216,8 +216,8 @@ def test_envpool_stacks_as_the_ale_does_from_the_first_frame_on():
     assert games_started > 1
 
 
-def test_envpool_without_no_ops_is_refused():
-    """It would crash the process."""
+def test_envpool_with_zero_noops_is_an_error():
+    """EnvPool itself would crash the process."""
     pytest.importorskip("envpool")
     with pytest.raises(BadInput, match=r"env\.noops must be >= 1"):
         make_env("envpool:Pong-v5", EnvOptions(noops=0))

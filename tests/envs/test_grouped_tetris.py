@@ -1,4 +1,4 @@
-"""Tetris by placements: what is told of each equals what happens, checked cell by cell."""
+"""Tetris by placements: features and boards against a count cell by cell."""
 
 import sys
 
@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from rookery.envs import EnvOptions, make_env, registered_envs
-from rookery.envs.builtin.grouped_tetris import NAME, GroupedTetris, features
+from rookery.envs.builtin.grouped_tetris import GroupedTetris, features
 from rookery.errors import BadInput
 
+NAME = "rookery/GroupedTetris-v0"
 pytest.importorskip("tetris_gymnasium")
 KEYS = "tetris_gymnasium/Tetris"
 
 
-def described(board):
-    """Holes, bumpiness and heights of a board without full lines, counted cell by cell."""
+def board_features(board):
+    """Return holes, bumpiness and heights of a board without full lines, cell by cell."""
     rows, columns = board.shape
     heights, holes = [], 0
     for x in range(columns):
@@ -31,20 +32,21 @@ def described(board):
     ]
 
 
-def drawn(*lines):
+def board_of(*lines):
+    """Return a board in which "#" is a filled cell."""
     return np.array([[cell == "#" for cell in line] for line in lines])
 
 
-def test_features_by_hand():
-    board = drawn(
+def test_features_of_a_board_by_hand():
+    board = board_of(
         "....",
         ".#..",
         "####",
         "##.#",
         "#.##",
     )
-    # The full line goes; left are "....", "....", ".#..", "##.#", "#.##": heights 2, 3, 1, 2,
-    # one hole below the second column's top.
+    # After the full line is cleared: "....", "....", ".#..", "##.#", "#.##", so heights 2, 3, 1, 2
+    # and one hole below the top of the second column.
     lines, holes, bumpiness, mean_height, max_height, lost = features(
         board[None], np.array([False])
     )[0]
@@ -53,20 +55,20 @@ def test_features_by_hand():
     assert (mean_height, max_height) == (pytest.approx(8 / 20), pytest.approx(3 / 5))
 
 
-def test_four_lines_at_once_and_an_empty_board():
+def test_four_full_lines_leave_an_empty_board():
     board = np.zeros((6, 4), bool)
     board[2:] = True
     assert features(board[None], np.array([False])).tolist() == [[1, 0, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("width", [10, 6])
-def test_what_is_shown_of_an_action_is_what_it_does(width):
+def test_features_of_an_action_describe_the_board_after_it(width):
     env = GroupedTetris(width=width)
     rng = np.random.default_rng(1)
     obs, _ = env.reset(seed=0)
     ends = lines = 0
     for step in range(400):
-        # Flat placements most of the time, so that lines are cleared and games last.
+        # Mostly flat placements, so that lines are cleared and games last.
         tidy = obs @ np.array([5.0, -6, -1, -3, -1, -20]) + rng.normal(0, 0.2, len(obs))
         action = int(tidy.argmax()) if step % 9 else int(rng.integers(len(obs)))
         shown = obs[action]
@@ -78,7 +80,7 @@ def test_what_is_shown_of_an_action_is_what_it_does(width):
             assert reward == 0
         else:
             board = env.game.crop_padding(env.game.board)
-            assert shown[1:-1].tolist() == pytest.approx(described(board))
+            assert shown[1:-1].tolist() == pytest.approx(board_features(board))
             assert shown[0] * 4 == info["lines_cleared"]
             assert reward == (0 if terminated else 1 + width * info["lines_cleared"] ** 2)
         lines += info["lines_cleared"]
@@ -89,7 +91,7 @@ def test_what_is_shown_of_an_action_is_what_it_does(width):
     assert ends > 0
 
 
-def test_boards_are_those_of_the_packages_own_wrapper():
+def test_afterstates_equal_those_of_tetris_gymnasiums_wrapper():
     from tetris_gymnasium.wrappers.grouped import GroupedActionsObservations
 
     env = GroupedTetris()
@@ -104,7 +106,7 @@ def test_boards_are_those_of_the_packages_own_wrapper():
         for action in range(40):
             column, turns = action // 4, action % 4
             matrix = placements.rotated[turns].matrix
-            # Theirs is counted from the middle of the piece's matrix.
+            # Their column is that of the middle of the piece's matrix.
             middle = column - np.nonzero(matrix)[1].min() + matrix.shape[1] // 2
             if not 0 <= middle < 10 or not theirs.legal_actions_mask[4 * middle + turns]:
                 continue
@@ -116,7 +118,7 @@ def test_boards_are_those_of_the_packages_own_wrapper():
         env.step(int(rng.integers(40)))
 
 
-def test_a_piece_is_pushed_no_further_than_the_wall():
+def test_a_piece_moves_no_further_right_than_it_fits():
     env = GroupedTetris()
     env.reset(seed=1)
     line = env.placements[0]  # lying flat it spans 4 of the 10 columns
@@ -126,7 +128,7 @@ def test_a_piece_is_pushed_no_further_than_the_wall():
     assert (line.x[upright] - line.x[1]).tolist() == list(range(10))
 
 
-def test_lines_may_be_the_reward():
+def test_reward_lines_pays_cleared_lines_only():
     env, plain = GroupedTetris(width=4, reward="lines"), GroupedTetris(width=4)
     rng = np.random.default_rng(0)
     obs, _ = env.reset(seed=3)
@@ -137,8 +139,8 @@ def test_lines_may_be_the_reward():
             (obs @ np.array([5.0, -6, -1, -3, -1, -20]) + rng.normal(0, 0.01, 16)).argmax()
         )
         obs, reward, terminated, _, info = env.step(action)
-        same, _, _, _, told = plain.step(action)
-        assert reward == info["lines_cleared"] == told["lines_cleared"]
+        same, _, _, _, plain_info = plain.step(action)
+        assert reward == info["lines_cleared"] == plain_info["lines_cleared"]
         assert (obs == same).all()
         total += reward
         if terminated:
@@ -148,7 +150,7 @@ def test_lines_may_be_the_reward():
         make_env(NAME, EnvOptions(kwargs={"reward": "gold"}))
 
 
-def test_a_seed_repeats_the_game_zero_too():
+def test_the_same_seed_repeats_the_game_also_for_seed_0():
     def play(seed):
         env = GroupedTetris()
         first = env.reset(seed=seed)[0]
@@ -158,7 +160,7 @@ def test_a_seed_repeats_the_game_zero_too():
     assert (play(0) != play(1)).any()
 
 
-def test_by_name_in_a_vector_with_a_limit():
+def test_time_limit_truncates_all_lanes():
     env = make_env(NAME, EnvOptions(time_limit=3), num_envs=2)
     obs, _ = env.reset(seed=0)
     assert obs.shape == (2, 40, 6)
@@ -170,13 +172,13 @@ def test_by_name_in_a_vector_with_a_limit():
 
 
 def forget(monkeypatch):
-    """As before the package was imported for the first time."""
+    """Undo the first import of the package."""
     monkeypatch.delitem(gymnasium.registry, KEYS, raising=False)
     for module in [key for key in sys.modules if key.startswith("tetris_gymnasium")]:
         monkeypatch.delitem(sys.modules, module)
 
 
-def test_the_packages_own_environment_by_name(monkeypatch):
+def test_tetris_gymnasiums_own_environment_is_found_by_name(monkeypatch):
     forget(monkeypatch)
     assert (KEYS, "for-loop") in registered_envs()
     env = make_env(KEYS, num_envs=2)
@@ -191,7 +193,7 @@ def test_the_packages_own_environment_by_name(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [KEYS, NAME])
-def test_without_the_package_the_extra_is_named(monkeypatch, name):
+def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch, name):
     forget(monkeypatch)
     monkeypatch.setitem(sys.modules, "tetris_gymnasium", None)
     with pytest.raises(BadInput, match=r'".*Tetris.*" needs an extra .*rookery\[tetris\]'):

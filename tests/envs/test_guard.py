@@ -1,4 +1,4 @@
-"""An environment that fails or lies stops with one line that says how."""
+"""An environment that raises or returns invalid values is an error of one line."""
 
 import gymnasium
 import numpy as np
@@ -7,7 +7,7 @@ from gymnasium import spaces
 from scripted_envs import Counter
 
 from rookery.envs import EnvOptions, make_env, register_env
-from rookery.errors import EnvironmentFailure
+from rookery.errors import RunFailed
 
 UNIT = spaces.Box(0, 1, (2,), np.float32)
 
@@ -18,16 +18,16 @@ def steps(env, count):
 
 
 def failure(options=None, **kwargs):
-    """What is said of a Counter made with `kwargs`, by its fifth step."""
+    """Return message and details of the failure of a Counter within five steps."""
     register_env("bad", lambda: Counter(**kwargs), replace=True)
     env = make_env("bad", options, num_envs=2)
     env.reset(seed=0)
-    with pytest.raises(EnvironmentFailure) as told:
+    with pytest.raises(RunFailed) as caught:
         steps(env, 5)
-    text = str(told.value)
+    text = str(caught.value)
     assert text.startswith('envs: "bad" ')
     assert "\n" not in text
-    return text, told.value.details
+    return text, caught.value.details
 
 
 def test_an_exception_is_one_line_with_the_traceback_in_the_details():
@@ -36,7 +36,7 @@ def test_an_exception_is_one_line_with_the_traceback_in_the_details():
     assert "scripted_envs.py" in details
 
 
-def test_non_finite_numbers():
+def test_non_finite_rewards_and_observations_are_errors():
     assert failure(reward=np.nan)[0].endswith("the reward nan (environment 0)")
     assert failure(reward=np.inf)[0].endswith("the reward inf (environment 0)")
     assert "observation with nan" in failure(wrong=np.float32([1, np.nan]))[0]
@@ -47,7 +47,7 @@ def test_non_finite_numbers():
     assert "observation of -3.0" in failure(space=half, wrong=np.float32([-3, 1]))[0]
 
 
-def test_shapes_and_kinds():
+def test_wrong_shapes_dtypes_and_missing_keys_are_errors():
     assert "shape (1,), its space has (2,)" in failure(wrong=np.float32([1]))[0]
     assert "shape (), its space has (2,)" in failure(wrong=1.0)[0]
     image = spaces.Box(0, 255, (2,), np.uint8)
@@ -56,7 +56,7 @@ def test_shapes_and_kinds():
     assert 'without "b"' in failure(space=nested, wrong={"a": 1})[0]
 
 
-def test_what_a_space_does_not_contain():
+def test_observations_outside_their_space_are_errors():
     assert (
         "observation of 5.0, outside its space Box(0.0, 1.0"
         in failure(space=UNIT, wrong=np.float32([0.5, 5]))[0]
@@ -74,7 +74,7 @@ def test_what_a_space_does_not_contain():
     ("wrong", "options"),
     [(np.float32([1.005, -0.005]), None), (np.float32([5, 0]), EnvOptions(check_bounds=False))],
 )
-def test_a_little_overshoot_and_bounds_declared_estimates_are_let_pass(wrong, options):
+def test_small_overshoot_and_unchecked_bounds_are_accepted(wrong, options):
     register_env("near", lambda: Counter(space=UNIT, wrong=wrong), replace=True)
     env = make_env("near", options)
     env.reset()
@@ -82,8 +82,8 @@ def test_a_little_overshoot_and_bounds_declared_estimates_are_let_pass(wrong, op
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_lander_that_legally_leaves_its_box_flies_on(wrapped):
-    """Full thrust carries it above the y of 2.5 that its space declares."""
+def test_lunar_lander_may_leave_the_bounds_of_its_space(wrapped):
+    """Full thrust lifts it above the bound of 2.5 for y in its space."""
     pytest.importorskip("Box2D")
     name = "LunarLander-v3"
     if wrapped:
@@ -95,8 +95,8 @@ def test_a_lander_that_legally_leaves_its_box_flies_on(wrapped):
     assert highest > 2.6
 
 
-def test_a_bad_action_is_told():
+def test_a_bad_action_is_an_error_that_names_the_environment():
     env = make_env("CartPole-v1")
     env.reset(seed=0)
-    with pytest.raises(EnvironmentFailure, match='envs: "CartPole-v1" raised AssertionError'):
+    with pytest.raises(RunFailed, match='envs: "CartPole-v1" raised AssertionError'):
         env.step(np.array([7]))

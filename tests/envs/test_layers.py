@@ -1,4 +1,4 @@
-"""Episode statistics, one life, clipping and normalisation, on environments written out."""
+"""Episode statistics, one life, clipping and normalisation on scripted environments."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from rookery.errors import BadInput
 
 
 def play(env, steps, action=3):
-    """Rows (reward, terminated, truncated, info) of `steps` steps after a reset."""
+    """Return rows (reward, terminated, truncated, info) of `steps` steps after a reset."""
     env.reset(seed=0)
     return [env.step(np.full(env.num_envs, action))[1:] for _ in range(steps)]
 
@@ -21,7 +21,7 @@ def column(rows, index, lane=0):
     return [row[index][lane].item() for row in rows]
 
 
-def test_statistics_tell_raw_return_and_length_without_the_reset_row():
+def test_episode_return_and_length_leave_out_the_reset_row():
     lane = [
         {"reward": 2},
         {"reward": 3, "terminated": True},
@@ -31,16 +31,16 @@ def test_statistics_tell_raw_return_and_length_without_the_reset_row():
     ]
     other = [{"reward": 1}] * 5
     rows = play(EpisodeStatistics(Scripted([lane, other])), 5)
-    told = [row[3].get("episode") for row in rows]
-    assert [t is None for t in told] == [True, False, True, True, False]
-    assert told[1]["done"].tolist() == [True, False]
-    assert (told[1]["return"][0], told[1]["length"][0]) == (5, 2)
-    assert (told[4]["return"][0], told[4]["length"][0]) == (12, 2)
-    assert told[4]["return"].dtype == np.float64
-    assert told[4]["length"].dtype == np.int64
+    episodes = [row[3].get("episode") for row in rows]
+    assert [episode is None for episode in episodes] == [True, False, True, True, False]
+    assert episodes[1]["done"].tolist() == [True, False]
+    assert (episodes[1]["return"][0], episodes[1]["length"][0]) == (5, 2)
+    assert (episodes[4]["return"][0], episodes[4]["length"][0]) == (12, 2)
+    assert episodes[4]["return"].dtype == np.float64
+    assert episodes[4]["length"].dtype == np.int64
 
 
-def test_both_flags_pass_through_every_layer():
+def test_terminated_and_truncated_both_pass_through_all_wrappers():
     lane = [{"reward": 1, "terminated": True, "truncated": True, "lives": 1}]
     env = OneLife(EpisodeStatistics(Scripted([lane], lives=[1])))
     env = NormalizeObservation(NormalizeReward(ClipReward(env), 0.9))
@@ -49,14 +49,14 @@ def test_both_flags_pass_through_every_layer():
 
 
 def lives(*rows):
-    """Rows from (lives, reward) or (lives, reward, flag)."""
+    """Return rows for Scripted from (lives, reward) or (lives, reward, flag)."""
     return [
         {"lives": row[0], "reward": row[1], **({row[2]: True} if len(row) > 2 else {})}
         for row in rows
     ]
 
 
-def test_one_life_ends_the_episode_and_the_game_goes_on():
+def test_one_life_terminates_at_a_lost_life_and_the_game_goes_on():
     lane = lives(
         (3, 1), (2, 1), (2, 9), (2, 1), (1, 1), (1, 0), (0, 1, "terminated"), (3, 0), (3, 1)
     )
@@ -66,9 +66,9 @@ def test_one_life_ends_the_episode_and_the_game_goes_on():
     assert column(rows, 1) == [False, True, False, False, True, False, True, False, False]
     assert column(rows, 0) == [1, 1, 0, 1, 1, 0, 1, 0, 1]
     assert [a[0] for a in inner.actions] == [3, 3, 0, 3, 3, 0, 3, 3, 3]
-    told = [row[3]["episode"] for row in rows if "episode" in row[3]]
-    assert len(told) == 1
-    assert (told[0]["return"][0], told[0]["length"][0]) == (14, 7)
+    episodes = [row[3]["episode"] for row in rows if "episode" in row[3]]
+    assert len(episodes) == 1
+    assert (episodes[0]["return"][0], episodes[0]["length"][0]) == (14, 7)
 
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
@@ -82,7 +82,7 @@ def test_a_no_op_that_ends_the_game_is_followed_by_a_real_reset_row(flag):
     assert rows[2][3]["episode"]["return"][0] == 6
 
 
-def test_a_life_lost_by_the_no_op_ends_nothing_more_and_other_lanes_play_on():
+def test_a_life_lost_by_the_no_op_does_not_terminate_and_other_lanes_play_on():
     lane = lives((2, 1), (1, 1), (1, 1))
     other = lives((3, 1), (3, 1), (3, 1))
     inner = Scripted([lives((3, 1), (2, 1), (1, 1)), other, lane], lives=[4, 3, 2])
@@ -93,18 +93,18 @@ def test_a_life_lost_by_the_no_op_ends_nothing_more_and_other_lanes_play_on():
     assert inner.actions[2] == [3, 3, 0]
 
 
-def test_neither_a_count_of_zero_nor_a_new_game_with_fewer_lives_ends_an_episode():
+def test_zero_lives_or_a_new_game_with_fewer_lives_does_not_terminate():
     lane = lives((1, 1), (0, 1), (0, 1, "terminated"), (2, 0), (3, 1), (3, 1, "truncated"), (2, 0))
     rows = play(OneLife(Scripted([lane], lives=[1])), 7)
     assert column(rows, 1) == [False, False, True, False, False, False, False]
 
 
-def test_one_life_without_lives_is_refused():
+def test_one_life_without_lives_in_info_is_an_error():
     with pytest.raises(BadInput, match=r"env\.one_life"):
         OneLife(Scripted([[{}]])).reset()
 
 
-def test_clipping_leaves_the_score_raw():
+def test_reward_clipping_leaves_the_score_raw():
     lane = [{"reward": 7}, {"reward": -4, "terminated": True}]
     rows = play(ClipReward(EpisodeStatistics(Scripted([lane]))), 2)
     assert column(rows, 0) == [1, -1]
@@ -123,7 +123,7 @@ def test_moments_equal_numpy_on_all_data():
     np.testing.assert_allclose(moments.var, everything.var(0), rtol=1e-6)
 
 
-def test_ranks_that_merge_are_bitwise_equal_and_see_all_data():
+def test_merged_moments_are_bitwise_equal_on_all_ranks_and_cover_all_data():
     rng = np.random.default_rng(1)
     data = rng.normal(3, 2, (3, 2, 50, 4))
     ranks = [RunningMoments((4,)), RunningMoments((4,))]
@@ -155,7 +155,7 @@ def test_moments_resume_bitwise():
     assert a.var.tobytes() == b.var.tobytes()
 
 
-def test_observations_count_once_each_and_are_scaled():
+def test_every_observation_counts_once_and_is_scaled():
     lane = [{"obs": 4}, {"obs": 8, "terminated": True}, {"obs": -2}, {"obs": 6}]
     env = NormalizeObservation(Scripted([lane]))
     env.reset()
@@ -166,7 +166,7 @@ def test_observations_count_once_each_and_are_scaled():
     assert last == pytest.approx((6 - seen.mean()) / seen.std(), rel=1e-5)
 
 
-def test_frozen_statistics_do_not_move():
+def test_frozen_observation_statistics_do_not_change():
     env = NormalizeObservation(Scripted([[{"obs": 500}, {"obs": 9}]]), frozen=True)
     moments = statistics(env)["obs"]
     moments.update(np.array([[0.0], [2.0]]))
@@ -176,7 +176,7 @@ def test_frozen_statistics_do_not_move():
     assert moments.count == 2
 
 
-def test_frozen_rewards_are_scaled_by_statistics_that_do_not_move():
+def test_frozen_reward_statistics_do_not_change():
     lane = [{"reward": 3}, {"reward": 500, "terminated": True}, {"reward": 0}, {"reward": -4}]
     env = NormalizeReward(EpisodeStatistics(Scripted([lane])), gamma=0.5, frozen=True)
     moments = statistics(env)["reward"]

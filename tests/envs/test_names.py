@@ -1,4 +1,4 @@
-"""How an environment is found by its name, and what is said when it is not."""
+"""Names of environments: where they are found, and the errors if they are not."""
 
 import gymnasium
 import numpy as np
@@ -15,19 +15,19 @@ from rookery.envs import (
     registered_envs,
     statistics,
 )
-from rookery.envs.engines.single import Modern
+from rookery.envs.engines.single import GymnasiumAdapter
 from rookery.errors import BadInput
 
 
 def message(call, *args, **kwargs):
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as caught:
         call(*args, **kwargs)
-    text = str(told.value)
+    text = str(caught.value)
     assert "\n" not in text
     return text
 
 
-def test_an_unknown_name_names_the_nearest():
+def test_an_unknown_name_is_an_error_with_the_nearest_name():
     assert message(make_env, "CartPol-v1") == (
         'envs: "CartPol-v1" is not registered. Did you mean "CartPole-v1"? '
         "'rookery envs' lists what is installed."
@@ -35,7 +35,7 @@ def test_an_unknown_name_names_the_nearest():
     assert 'Did you mean "LunarLander-v3"?' in message(make_env, "LunarLander-v2")
 
 
-def test_module_names_find_registered_ids_and_classes_of_environments():
+def test_module_names_find_registered_ids_and_environment_classes():
     env = make_env("scripted_envs:made-here", EnvOptions(kwargs={"length": 2}), num_envs=2)
     assert env.engine == "for-loop"
     env.reset()
@@ -47,9 +47,9 @@ def test_module_names_find_registered_ids_and_classes_of_environments():
 
 
 @pytest.mark.parametrize("found", ["not_registered", "NotAnEnvironment"])
-def test_what_is_no_environment_is_refused_before_it_is_called(found):
-    told = message(make_env, f"scripted_envs:{found}", EnvOptions(kwargs={"length": 2}))
-    assert told == (
+def test_other_attributes_of_a_module_are_never_called(found):
+    error = message(make_env, f"scripted_envs:{found}", EnvOptions(kwargs={"length": 2}))
+    assert error == (
         f'envs: "scripted_envs:{found}" is neither a registered id nor a subclass of gymnasium.Env,'
         " gymnasium.vector.VectorEnv or gym.Env: make it one, or let its module register a function"
         f' with rookery.register_env("{found}", ...)'
@@ -57,24 +57,24 @@ def test_what_is_no_environment_is_refused_before_it_is_called(found):
     assert called == []
 
 
-def test_a_module_that_does_not_import_is_named_with_the_reason():
+def test_a_module_that_cannot_be_imported_is_an_error_with_the_reason():
     assert message(make_env, "no_such_module:Env-v0") == (
-        'envs: "no_such_module:Env-v0" needs the module "no_such_module", which does not import: '
-        "ModuleNotFoundError: No module named 'no_such_module'"
+        'envs: "no_such_module:Env-v0" needs the module "no_such_module", which cannot be '
+        "imported: ModuleNotFoundError: No module named 'no_such_module'"
     )
     assert message(make_env, "scripted_envs:Countre") == (
         'envs: "scripted_envs" neither registers nor defines "Countre". Did you mean "Counter"?'
     )
 
 
-def test_a_name_is_registered_once():
+def test_registering_a_name_twice_is_an_error():
     register_env("taken", Counter, replace=True)
     assert message(register_env, "taken", Counter) == (
-        'envs: "taken" is registered already; pass replace=True to replace it'
+        'envs: "taken" is already registered; pass replace=True to replace it'
     )
 
 
-def test_the_old_api_is_understood():
+def test_the_four_value_api_of_old_gym_works():
     made = []
 
     def old(by_time=True):
@@ -95,7 +95,7 @@ def test_the_old_api_is_understood():
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_wrappers_of_the_old_api_are_seen_through(layers):
+def test_wrappers_of_old_gym_work(layers):
     made = []
 
     def wrapped():
@@ -121,7 +121,7 @@ class TakesSeed(OldStyle):
 
 
 class HoldsSimulator(Counter):
-    """Of today's API, with something as its `env` that is not what it wraps."""
+    """A Gymnasium environment whose attribute `env` is no wrapped environment."""
 
     def __init__(self):
         super().__init__()
@@ -134,15 +134,15 @@ class HoldsSimulator(Counter):
 
 
 @pytest.mark.parametrize("inner", [TakesSeed, HoldsSimulator])
-def test_a_seed_is_handed_through_wrappers_to_a_reset_that_takes_it(inner):
-    env, made = Modern(OldWrapper(inner())), []
+def test_a_seed_reaches_the_wrapped_reset(inner):
+    env, made = GymnasiumAdapter(OldWrapper(inner())), []
     for seed in (7, None):
         env.reset(seed=seed)
         made.append(env.unwrapped.seeds[-1])
     assert made == [7, None]
 
 
-def test_a_vector_environment_is_used_as_it_is():
+def test_a_registered_vector_environment_is_used_without_a_for_loop():
     register_env("vector", lambda num_envs: SyncVectorEnv([Counter] * num_envs), replace=True)
     env = make_env("vector", num_envs=3)
     assert (env.num_envs, env.engine) == (3, "custom")
@@ -152,15 +152,16 @@ def test_a_vector_environment_is_used_as_it_is():
     assert "let its function take num_envs" in message(make_env, "fixed", num_envs=3)
 
 
-def test_another_autoreset_mode_is_refused_with_the_remedy():
+def test_another_autoreset_mode_is_an_error_with_the_remedy():
     register_env(
         "same-step",
         lambda: SyncVectorEnv([Counter], autoreset_mode=AutoresetMode.SAME_STEP),
         replace=True,
     )
     assert message(make_env, "same-step") == (
-        'envs: "same-step" resets in mode SameStep, and only NextStep is supported: make it with '
-        'autoreset_mode=AutoresetMode.NEXT_STEP and say so in metadata["autoreset_mode"]'
+        'envs: "same-step" has the autoreset mode SameStep, and only NextStep is supported: make it'
+        " with autoreset_mode=AutoresetMode.NEXT_STEP and set"
+        ' metadata["autoreset_mode"] to it'
     )
 
 
@@ -171,13 +172,13 @@ class Unsupported(Counter):
             self.action_space = spaces.Dict(a=spaces.Discrete(2))
 
 
-def test_an_unsupported_space_is_named():
+def test_an_unsupported_space_is_an_error_that_names_it():
     register_env("unsupported", Unsupported, replace=True)
-    told = message(make_env, "unsupported")
-    assert told.startswith('envs: "unsupported" observes Text(')
-    assert ' at "x", which is not supported' in told
-    told = message(make_env, "unsupported", EnvOptions(kwargs={"action": True}))
-    assert "acts in Dict('a': Discrete(2)), which is not supported" in told
+    error = message(make_env, "unsupported")
+    assert error.startswith('envs: "unsupported" has the observation space Text(')
+    assert ' at "x", which is not supported' in error
+    error = message(make_env, "unsupported", EnvOptions(kwargs={"action": True}))
+    assert "has the action space Dict('a': Discrete(2)), which is not supported" in error
 
 
 @pytest.mark.parametrize(
@@ -193,23 +194,23 @@ def test_an_unsupported_space_is_named():
         ("kwargs", [1]),
     ],
 )
-def test_a_bad_option_names_itself_and_its_value(field, value):
-    told = message(EnvOptions, **{field: value})
-    assert told.startswith(f"env.{field} must ")
-    assert told.endswith(f"got {value!r}")
+def test_a_bad_option_is_an_error_with_its_name_and_value(field, value):
+    error = message(EnvOptions, **{field: value})
+    assert error.startswith(f"env.{field} must ")
+    assert error.endswith(f"got {value!r}")
 
 
-def test_options_that_do_not_suit_are_refused():
+def test_options_that_do_not_fit_the_environment_are_errors():
     assert "env.grey and env.resize need uint8 images" in message(
         make_env, "Acrobot-v1", EnvOptions(grey=True)
     )
     assert "env.noops needs a no-op action" in message(make_env, "Acrobot-v1", EnvOptions(noops=3))
-    assert 'env.kwargs do not suit "Acrobot-v1"' in message(
+    assert 'env.kwargs: "Acrobot-v1" does not accept them' in message(
         make_env, "Acrobot-v1", EnvOptions(kwargs={"nonsense": 1})
     )
 
 
-def test_missing_packages_are_told_with_the_extra(monkeypatch):
+def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
     def absent(*args, **kwargs):
         raise gymnasium.error.DependencyNotInstalled('Box2D is not installed, run "pip..."')
 
@@ -221,10 +222,10 @@ def test_missing_packages_are_told_with_the_extra(monkeypatch):
     )
 
 
-def test_envpool_refuses_what_it_does_not_have():
+def test_envpool_names_and_settings_that_do_not_exist_are_errors():
     pytest.importorskip("envpool")
     assert message(make_env, "envpool:CartPole-v9") == (
-        'envs: "envpool:CartPole-v9" is not in EnvPool. Did you mean "CartPole-v1"?'
+        'envs: EnvPool has no "CartPole-v9". Did you mean "CartPole-v1"?'
     )
     assert "env.frame_skip cannot be set" in message(
         make_env, "envpool:CartPole-v1", EnvOptions(frame_skip=2)
@@ -237,7 +238,7 @@ def test_envpool_refuses_what_it_does_not_have():
     assert env_info("envpool:CartPole-v1")["options"]["frame_stack"] == 1
 
 
-def test_time_limits_hold_on_the_native_engine():
+def test_time_limits_apply_to_the_native_engine():
     for limit, options in ((500, EnvOptions()), (7, EnvOptions(time_limit=7))):
         env = make_env("CartPole-v1", options)
         assert env.unwrapped.max_episode_steps == limit
@@ -247,11 +248,11 @@ def test_time_limits_hold_on_the_native_engine():
 
 
 def layers(env):
-    """Names of the wrappers, the outermost first."""
+    """Return the names of the wrappers, the outermost first."""
     return [type(env).__name__, *layers(env.env)] if hasattr(env, "env") else []
 
 
-def test_evaluation_pays_what_the_learner_got_from_frozen_statistics():
+def test_evaluation_rewards_are_scaled_by_frozen_statistics():
     options = EnvOptions(normalize_obs=True, normalize_reward=True, time_limit=20, frame_stack=2)
     env = make_env("Pendulum-v1", options, training=False)
     found = statistics(env)
@@ -263,16 +264,16 @@ def test_evaluation_pays_what_the_learner_got_from_frozen_statistics():
         return np.array([row[1].item() for row in rows]), rows[-1][4]["episode"]["return"].item()
 
     raw, score = played(make_env("Pendulum-v1", EnvOptions(time_limit=20)))
-    fresh, told = played(env)
+    fresh, first = played(env)
     np.testing.assert_allclose(fresh, raw.clip(-10, 10))  # a variance of 1 until one is loaded
     found["reward"].load({"merged": np.array([4.0, 0.0, 4 * 100.0]), "pending": np.zeros(3)})
     scaled, again = played(env)
     np.testing.assert_allclose(scaled, raw / 10)
-    assert told == again == score == pytest.approx(raw.sum())
+    assert first == again == score == pytest.approx(raw.sum())
     assert (found["reward"].count, found["obs"].count) == (4, 0)
 
 
-def test_only_one_life_is_for_training_alone():
+def test_one_life_is_the_only_wrapper_that_evaluation_lacks():
     options = EnvOptions(
         normalize_obs=True, normalize_reward=True, clip_reward=True, one_life=True, frame_stack=2
     )
@@ -282,7 +283,7 @@ def test_only_one_life_is_for_training_alone():
     assert layers(make_env("Pendulum-v1", options, training=False)) == [*seen, *inner]
 
 
-def test_the_listing_and_the_info():
+def test_registered_envs_and_env_info_name_engines_and_options():
     register_env("mine", Counter, replace=True)
     listed = dict(registered_envs())
     assert listed["CartPole-v1"] == "gymnasium-native"

@@ -1,4 +1,4 @@
-"""The memory task: what it pays, to whom, and that both of its forms agree."""
+"""The memory task Recall: episodes, returns with and without memory, single and vectorized."""
 
 import itertools
 
@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from rookery.envs import EnvOptions, make_env
-from rookery.envs.builtin.recall import NAME, Recall, RecallVector
+from rookery.envs.builtin.recall import Recall, RecallVector
 from rookery.errors import BadInput
+
+NAME = "rookery/Recall-v1"
 
 
 def rows(cue, cues, delay):
-    """The observations of an episode, the final one among them."""
+    """Return the observations of an episode, including the final one."""
     shown = np.zeros((delay + 3, cues + 1), np.float32)
     shown[0, cue] = 1
     shown[delay + 1, cues] = 1
@@ -34,7 +36,7 @@ def test_an_episode_is_a_cue_blanks_and_a_query(cues, delay):
 
 
 @pytest.mark.parametrize("limit", [None, 2, 5, 6])
-def test_the_vector_form_makes_the_same_transitions(limit):
+def test_vectorized_recall_gives_the_same_transitions(limit):
     cues, delay, lanes = 3, 3, 4
     kwargs = {"cues": cues, "delay": delay}
     many = RecallVector(lanes, max_episode_steps=limit, **kwargs)
@@ -62,8 +64,8 @@ def test_the_vector_form_makes_the_same_transitions(limit):
     assert (paid > 0) == (limit != 2)
 
 
-def test_without_memory_every_policy_scores_one_in_the_number_of_cues():
-    """A deterministic memoryless policy maps the cues + 2 observations to actions."""
+def test_every_memoryless_policy_scores_1_over_the_number_of_cues():
+    """A deterministic memoryless policy maps each of the cues + 2 observations to an action."""
     cues, delay = 3, 2
     env = Recall(cues, delay)
     for policy in itertools.product(range(cues), repeat=cues + 2):
@@ -78,7 +80,7 @@ def test_without_memory_every_policy_scores_one_in_the_number_of_cues():
         assert total / cues == 1 / cues
 
 
-def test_a_policy_that_remembers_scores_one():
+def test_a_policy_with_memory_scores_1():
     env = make_env(NAME, num_envs=6)
     assert env.engine == "gymnasium-native"
     assert env.single_observation_space.shape == (5,)
@@ -98,7 +100,7 @@ def test_a_policy_that_remembers_scores_one():
 
 
 @pytest.mark.parametrize("options", [EnvOptions(), EnvOptions(frame_skip=2)])
-def test_seeds_reproduce(options):
+def test_the_same_seed_gives_the_same_stream(options):
     env = make_env(NAME, options, num_envs=8)
 
     def run(seed):
@@ -109,7 +111,7 @@ def test_seeds_reproduce(options):
     assert (run(1) != run(2)).any()
 
 
-def test_cues_are_drawn_evenly():
+def test_cues_are_uniformly_distributed():
     first = RecallVector(4000).reset(seed=0)[0].sum(0)
     assert first[4] == 0
     assert abs(first[:4] - 1000).max() < 120
@@ -117,15 +119,17 @@ def test_cues_are_drawn_evenly():
 
 @pytest.mark.parametrize("kwargs", [{"cues": 1}, {"delay": -1}, {"cues": 2.5}, {"delay": True}])
 @pytest.mark.parametrize("skip", [None, 2])
-def test_bad_settings_are_told_in_one_line(kwargs, skip):
+def test_bad_settings_are_errors_with_name_and_value(kwargs, skip):
     [(key, value)] = kwargs.items()
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as caught:
         make_env(NAME, EnvOptions(kwargs=kwargs, frame_skip=skip))
     least = {"cues": 2, "delay": 0}[key]
-    assert str(told.value) == f"env.kwargs: {key} must be a whole number >= {least}, got {value!r}"
+    assert (
+        str(caught.value) == f"env.kwargs: {key} must be a whole number >= {least}, got {value!r}"
+    )
 
 
-def test_settings_and_limits_reach_it():
+def test_settings_and_time_limit_apply():
     env = make_env(NAME, EnvOptions(kwargs={"cues": 2, "delay": 1}, time_limit=2), num_envs=2)
     env.reset(seed=0)
     flags = [env.step(np.zeros(2, int))[3].tolist() for _ in range(4)]

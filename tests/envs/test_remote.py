@@ -1,4 +1,4 @@
-"""Served environments: the same stream as local ones, and lanes whose server is away."""
+"""Served environments: the same transitions as local ones, and servers that are lost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from served import Server, serving
 from worlds import Mixed, Old
 
 from rookery.algorithms import algorithm_class
-from rookery.backends.components import spaces_of
+from rookery.backends.factory import spaces_of
 from rookery.config import default_config
 from rookery.data.tree import tree_leaves
 from rookery.envs import EnvOptions, env_info, make_env, register_env, statistics
-from rookery.envs.engines.single import Modern
+from rookery.envs.engines.single import GymnasiumAdapter
 from rookery.envs.options import RemoteOptions
 from rookery.envs.remote.naming import even_shares
 from rookery.envs.wrappers.episodes import EpisodeStatistics
-from rookery.errors import BadInput, EnvironmentFailure
+from rookery.errors import BadInput, RunFailed
 from rookery.learning.actor import Actor
 from rookery.learning.evaluate import evaluate
 from rookery.memory.replay import Transitions
@@ -66,7 +66,7 @@ def test_a_served_cartpole_is_the_local_one_bit_for_bit(cartpole):
     assert_same_streams(make_env(cartpole.address, num_envs=5), own, 400, seed=11)
 
 
-def test_lanes_of_two_servers_are_seeded_as_those_of_one(cartpole):
+def test_environments_of_two_servers_are_seeded_like_those_of_one(cartpole):
     with serving("CartPole-v1") as second:
         name = f"{cartpole.address},{second.address}"
         own = local(lambda: gymnasium.make("CartPole-v1"), 5)
@@ -90,11 +90,11 @@ def test_nested_observations_are_the_local_ones_bit_for_bit():
 
 def test_old_environments_are_the_local_ones_bit_for_bit():
     with serving("worlds:Old", "--kwargs", '{"length": 6}') as server:
-        own = local(lambda: Modern(Old(length=6)), 3)
+        own = local(lambda: GymnasiumAdapter(Old(length=6)), 3)
         assert_same_streams(make_env(server.address, num_envs=3), own, 60, seed=8)
 
 
-def test_rookery_serve_has_atari_as_rookery_makes_it():
+def test_rookery_serve_yields_the_same_atari_as_make_env():
     arguments = ("ALE/Pong-v5", "--env.noops", "0", "--env.sticky", "0", "--envs", "2")
     with serving(*arguments, program="rookery serve") as server:
         served = make_env(server.address, EnvOptions(clip_reward=True), num_envs=2)
@@ -111,7 +111,7 @@ def test_rookery_serve_has_atari_as_rookery_makes_it():
         own.close()
 
 
-def test_infos_and_pictures_come_on_request():
+def test_requested_infos_and_images_are_sent():
     with serving("worlds:Old") as server:
         env = make_env(server.address, num_envs=2, render_mode="rgb_array")
         env.reset(seed=0)
@@ -126,12 +126,12 @@ def test_infos_and_pictures_come_on_request():
         env.close()
 
 
-def test_lanes_are_shared_out_evenly():
+def test_environments_are_distributed_evenly_over_servers():
     assert even_shares(7, 3) == [3, 2, 2]
     assert even_shares(1, 2) == [1, 0]
 
 
-def test_what_is_known_of_a_served_environment(cartpole):
+def test_env_info_of_a_served_environment(cartpole):
     info = env_info(cartpole.address)
     assert info["engine"] == "served"
     assert info["action_space"] == gymnasium.spaces.Discrete(2)
@@ -149,12 +149,12 @@ def test_what_is_known_of_a_served_environment(cartpole):
         {"kwargs": {"a": 1}},
     ],
 )
-def test_options_that_would_reach_inside_are_the_servers(cartpole, option):
+def test_options_of_single_environments_must_be_set_on_the_server(cartpole, option):
     with pytest.raises(BadInput, match="give it to the server"):
         make_env(cartpole.address, EnvOptions(**option))
 
 
-def test_errors_say_what_is_wrong(cartpole):
+def test_error_messages_name_the_cause(cartpole):
     with pytest.raises(BadInput, match="has no room for 9 more environments: 8 of 8"):
         make_env(cartpole.address, num_envs=9)
     with pytest.raises(BadInput, match="is not an address"):
@@ -166,7 +166,7 @@ def test_errors_say_what_is_wrong(cartpole):
     with serving("worlds:Failing") as failing:
         env = make_env(failing.address, num_envs=1)
         env.reset(seed=0)
-        with pytest.raises(EnvironmentFailure, match="the wheel came off"):
+        with pytest.raises(RunFailed, match="the wheel came off"):
             env.step(np.array([1]))
         env.close()
 
@@ -181,7 +181,7 @@ def test_a_client_may_wait_for_room(cartpole):
 
 
 @pytest.mark.long
-def test_a_session_that_the_server_forgot_begins_anew_at_a_reset():
+def test_a_reset_replaces_a_session_that_the_server_has_ended():
     with serving("CartPole-v1", "--silence", "0.2") as server:
         env = make_env(server.address, num_envs=2)
         first, _ = env.reset(seed=4)
@@ -205,7 +205,7 @@ def play(env, until, most=2_000):
     raise AssertionError("it did not happen")
 
 
-def test_lanes_of_a_killed_server_are_cut_and_come_back_with_a_reset(cartpole):
+def test_environments_of_a_killed_server_are_truncated_and_return_with_a_reset(cartpole):
     second = Server("CartPole-v1")
     try:
         env = make_env(f"{cartpole.address},{second.address}", num_envs=4)
@@ -237,7 +237,7 @@ def test_lanes_of_a_killed_server_are_cut_and_come_back_with_a_reset(cartpole):
         second.stop()
 
 
-def test_a_server_that_hangs_is_left_out_and_gives_its_place_back(cartpole):
+def test_a_hanging_server_is_skipped_and_its_old_session_replaced(cartpole):
     with serving("CartPole-v1", "--envs", "2") as second:
         options = EnvOptions(remote=RemoteOptions(timeout_s=0.5))
         env = make_env(f"{cartpole.address},{second.address}", options, num_envs=4)
@@ -254,13 +254,13 @@ def test_a_server_that_hangs_is_left_out_and_gives_its_place_back(cartpole):
         env.close()
 
 
-def test_if_all_servers_stay_away_an_error_names_them(capsys):
+def test_an_error_names_the_servers_when_all_stay_away(capsys):
     with serving("CartPole-v1") as server:
         env = make_env(server.address, EnvOptions(remote=RemoteOptions(away_s=0.3)), num_envs=2)
         env.reset(seed=0)
         server.kill()
         assert env.step(np.zeros(2, int))[3].all()
-        with pytest.raises(EnvironmentFailure, match=f"no server.*{server.address}"):
+        with pytest.raises(RunFailed, match=f"no server.*{server.address}"):
             env.step(np.zeros(2, int))
         assert server.address in capsys.readouterr().err
         env.close()
@@ -306,7 +306,7 @@ def played(options, rows=9):
     return env, (actor := Actor(env, algorithm, collection, cpu, seed=0)), actor.collect()
 
 
-def test_nothing_is_learnt_nor_counted_while_a_lane_is_away():
+def test_lost_rows_are_masked_and_not_counted():
     _, actor, segment = played(EnvOptions())
     steps = segment.steps
     assert steps.mask[:, 0].tolist() == [1] * 9
@@ -315,11 +315,12 @@ def test_nothing_is_learnt_nor_counted_while_a_lane_is_away():
     assert steps.discount.min() == 1
     assert steps.reward[:, 1].tolist() == [1, 1, 1, 0, 0, 0, 0, 1, 1]
     assert steps.obs[:, 1, 0].tolist() == [0, 1, 2, 3, 3, 3, 3, 50, 51]
-    assert actor.take_steps() == 9 + 5
-    assert actor.take_episodes() == []
+    done = actor.take_played()
+    assert done.env_steps == 9 + 5
+    assert done.episodes == []
 
 
-def test_statistics_see_each_observation_once_and_no_reward_of_lanes_away():
+def test_normalization_statistics_skip_lost_rows():
     env, _, _ = played(EnvOptions(normalize_obs=True, normalize_reward=True))
     seen = [*range(10), 0, 1, 2, 3, 50, 51, 52]  # both lanes' observations, the reset row's too
     moments = statistics(env)["obs"]
@@ -334,7 +335,7 @@ def test_statistics_see_each_observation_once_and_no_reward_of_lanes_away():
     assert statistics(env)["reward"].var == pytest.approx(np.var(returns))
 
 
-def test_stacks_begin_with_zeros_after_an_absence():
+def test_frame_stacks_begin_with_zeros_after_lost_rows():
     _, _, segment = played(EnvOptions(frame_stack=3))
     lane = segment.steps.obs[:, 1, :, 0].tolist()
     assert lane[3] == [1, 2, 3]  # the last that was seen, from which row 2 bootstraps
@@ -342,7 +343,7 @@ def test_stacks_begin_with_zeros_after_an_absence():
     assert lane[8] == [0, 50, 51]
 
 
-def test_advantages_bootstrap_from_the_last_observation_before_an_absence():
+def test_advantages_bootstrap_from_the_last_observation_before_lost_rows():
     steps = played(EnvOptions())[2].steps
     value = torch.arange(10.0)[:, None].expand(10, 2)  # row t is worth t
     advantage = gae(steps.reward, steps.discount, steps.mask, value, gamma=1, lam=1)
@@ -355,7 +356,7 @@ def test_advantages_bootstrap_from_the_last_observation_before_an_absence():
     assert sums.reward[:, 1].tolist() == [3, 2, 1, 0, 0, 0]
 
 
-def test_a_replay_memory_rebuilds_stacks_and_sums_up_to_an_absence_and_after_it():
+def test_replay_windows_do_not_cross_lost_rows():
     steps, live = played(EnvOptions())[2].steps, played(EnvOptions(frame_stack=3))[2].steps
     meta = torch.device("meta")
     frame, action = torch.zeros(1, device=meta), torch.zeros((), dtype=torch.int64, device=meta)
@@ -370,7 +371,7 @@ def test_a_replay_memory_rebuilds_stacks_and_sums_up_to_an_absence_and_after_it(
     assert window.obs[1, :, -1, 0].tolist() == [3, 3]  # both bootstrap from what was seen last
 
 
-def test_evaluation_leaves_out_episodes_that_were_cut():
+def test_evaluation_skips_episodes_of_lost_servers():
     class Ending(Away):
         """Episodes of four steps; what is away is no episode."""
 

@@ -1,4 +1,4 @@
-"""Which servers the actors of a run go to."""
+"""Distribution of the actors' environments over servers."""
 
 from collections import Counter
 
@@ -36,6 +36,6 @@ def test_actors_spread_over_the_servers(actors, envs, expected):
     assert load(actors, envs) == expected
 
 
-def test_other_names_stay():
+def test_names_without_several_addresses_are_unchanged():
     assert turned("CartPole-v1", 3) == "CartPole-v1"
     assert turned("tcp://a:1", 3) == "tcp://a:1"

@@ -1,4 +1,4 @@
-"""The words for spaces: what each means, and where a wrong one is wrong."""
+"""Texts for spaces: their meanings, and the positions of syntax errors."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def real(*shape, low=-np.inf, high=np.inf, dtype=np.float32):
         ("{_a1: (discrete(2))}", Dict(_a1=Tuple([Discrete(2)]))),
     ],
 )  # fmt: skip
-def test_words_and_what_they_mean(text, space):
+def test_texts_and_their_spaces(text, space):
     made = parse_space(text, "obs")
     assert made == space
     assert made.dtype == space.dtype
@@ -51,7 +51,7 @@ def group(codes, entities, features):
     return Dict(kind=MultiDiscrete([codes] * entities), features=real(entities, features))
 
 
-def test_the_reference_has_a_name():
+def test_reference_names_the_reference_spaces():
     space = Dict(
         group0=group(750, 12, 32),
         group1=group(6, 24, 8),
@@ -80,8 +80,8 @@ KINDS += "multidiscrete, multibinary"
         ("float[]", "expected a whole number >= 1", "float[-->]"),
         ("float[3", "expected ] or ,", "float[3-->"),
         ("float[3 4]", "expected ] or ,", "float[3 -->4]"),
-        ("float[3]]", "expected the end", "float[3]-->]"),
-        ("discrete(3) [2] more", "expected the end", "discrete(3) [2] -->more"),
+        ("float[3]]", "expected the end of the text", "float[3]-->]"),
+        ("discrete(3) [2] more", "expected the end of the text", "discrete(3) [2] -->more"),
         ("float[3](1,0)", "expected two bounds, the lower one first", "float[3]-->(1,0)"),
         ("float[3](1,1)", "expected two bounds, the lower one first", "float[3]-->(1,1)"),
         ("float[3](1)", "expected two bounds, the lower one first", "float[3]-->(1)"),
@@ -99,7 +99,7 @@ KINDS += "multidiscrete, multibinary"
         ("{1: float[1]}", "expected a name", "{-->1: float[1]}"),
         ("{a float[1]}", "expected :", "{a -->float[1]}"),
         ("{a: float[1]", "expected } or ,", "{a: float[1]-->"),
-        ("{a: float[1], a: float[2]}", '"a" stands there already', "{a: float[1], -->a: float[2]}"),
+        ("{a: float[1], a: float[2]}", 'duplicate name "a"', "{a: float[1], -->a: float[2]}"),
         ("(" * 25, "nested deeper than 20", "(" * 20 + "-->" + "(" * 5),
         (
             "{units: {kind: discrete(750)[12], features: float[12;32]}, clock: float[1], b: float[1]}",  # noqa: E501
@@ -109,21 +109,21 @@ KINDS += "multidiscrete, multibinary"
         ("{a:\n\n float[1],\n b}", "expected :", "{a: float[1], b-->}"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_shown_in_one_line(text, why, place):
-    with pytest.raises(BadInput) as told:
+def test_a_syntax_error_is_shown_with_its_position(text, why, place):
+    with pytest.raises(BadInput) as caught:
         parse_space(text, "env.kwargs: obs")
-    assert str(told.value) == f'env.kwargs: obs: {why} at the --> in "{place}"'
+    assert str(caught.value) == f'env.kwargs: obs: {why} at the --> in "{place}"'
 
 
-def test_a_near_word_is_offered():
-    with pytest.raises(BadInput) as told:
+def test_an_unknown_word_is_an_error_with_the_nearest_one():
+    with pytest.raises(BadInput) as caught:
         parse_space("{a: flaot[3]}", "obs")
-    assert str(told.value).endswith('at the --> in "{a: -->flaot[3]}". Did you mean "float"?')
+    assert str(caught.value).endswith('at the --> in "{a: -->flaot[3]}". Did you mean "float"?')
     with pytest.raises(BadInput, match=r'Did you mean "reference"\?'):
         parse_space("referense", "obs", NAMED_OBS)
 
 
 @pytest.mark.parametrize("value", [None, 7, {"a": "float[1]"}])
-def test_a_space_is_a_text(value):
+def test_a_space_must_be_a_text(value):
     with pytest.raises(BadInput, match=r'^obs must be a text such as "float\[4\]", got '):
         parse_space(value, "obs")

@@ -1,4 +1,4 @@
-"""One frame stack for every engine, against stacks put together frame by frame."""
+"""Frame stacks of every engine against stacks built frame by frame."""
 
 import itertools
 
@@ -17,9 +17,9 @@ from rookery.errors import BadInput
 
 
 class Counting(VectorEnv):
-    """Every observation is a number never seen before; episodes end at random, in either way.
+    """Every observation is a new number; episodes terminate or truncate at random.
 
-    A reset row ends nothing. One buffer is handed out again and again.
+    A reset row never ends an episode. All observations are returned in the same buffer.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -52,7 +52,7 @@ class Counting(VectorEnv):
 
 
 def stacks(frames, starts, count):
-    """Stacks [T, B, count, *frame] of frames [T, B, *frame], whose episodes start where told."""
+    """Return stacks [T, B, count, *frame] of frames [T, B, *frame]; episodes start at `starts`."""
     wanted = np.zeros((*frames.shape[:2], count, *frames.shape[2:]), frames.dtype)
     for lane in range(frames.shape[1]):
         start = 0
@@ -64,7 +64,7 @@ def stacks(frames, starts, count):
 
 
 def played(env, steps):
-    """Observations [1 + T, B, ...] of a reset and `steps` steps, and which start an episode."""
+    """Return observations [1 + T, B, ...] of a reset and `steps` steps, and episode starts."""
     obs = [env.reset(seed=3)[0].copy()]
     starts = [np.ones(env.num_envs, bool)]
     resetting = np.zeros(env.num_envs, bool)
@@ -90,21 +90,21 @@ def played(env, steps):
 )
 def test_stacks_equal_brute_force(count, space):
     frames, starts = played(Counting(3, space), 200)
-    got, told = played(FrameStack(Counting(3, space), count), 200)
+    got, started = played(FrameStack(Counting(3, space), count), 200)
     assert starts[1:].sum() > 50
-    np.testing.assert_array_equal(starts, told)
+    np.testing.assert_array_equal(starts, started)
     np.testing.assert_array_equal(got, stacks(frames, starts, count))
     assert got.dtype == frames.dtype
 
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
-def test_the_final_observation_keeps_its_episode_and_the_next_row_starts_anew(flag):
+def test_the_final_observation_keeps_its_stack_and_the_next_row_starts_from_zeros(flag):
     lane = [{"obs": 1}, {"obs": 2, flag: True}, {"obs": 3}, {"obs": 4}]
     got, _ = played(FrameStack(Scripted([lane]), 3), 4)
     assert got[:, 0, :, 0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 3], [0, 3, 4]]
 
 
-def test_a_second_reset_forgets_everything():
+def test_a_second_reset_clears_the_stack():
     env = FrameStack(Counting(2), 3)
     played(env, 5)
     obs = env.reset()[0]
@@ -112,7 +112,7 @@ def test_a_second_reset_forgets_everything():
     assert obs[:, 2].all()
 
 
-def test_a_stack_never_shows_the_previous_life():
+def test_a_stack_never_contains_frames_of_the_previous_life():
     lives = [3, 2, 2, 2, 1, 0, 3, 3]
     lane = [{"obs": t + 1, "lives": n} for t, n in enumerate(lives)]
     lane[5]["terminated"] = True  # the no-op after the second lost life ends the game
@@ -131,7 +131,7 @@ def test_a_stack_never_shows_the_previous_life():
     ]
 
 
-def test_arrays_handed_out_never_change():
+def test_returned_stacks_are_never_overwritten():
     env = FrameStack(Counting(3), 4)
     held = [env.reset()[0]]
     copies = [held[0].copy()]
@@ -144,7 +144,7 @@ def test_arrays_handed_out_never_change():
 
 
 class Nested(Counter):
-    """A dict with a tuple in it, all of it the step's number."""
+    """Nested observations that all equal the step's number."""
 
     def __init__(self, length=4):
         space = spaces.Dict(
@@ -178,7 +178,7 @@ def test_nested_observations_are_stacked_leaf_by_leaf():
     assert rows[0]["grey"].shape == (2, 3, 5, 5)
 
 
-def test_a_discrete_space_without_a_zero_cannot_be_padded():
+def test_stacking_a_discrete_space_without_0_is_an_error():
     space = spaces.Discrete(3, start=1)
     with pytest.raises(BadInput, match=r"env\.frame_stack pads with zeros, which Discrete\(3"):
         FrameStack(Counting(1, space), 2)
@@ -193,7 +193,7 @@ def test_a_discrete_space_without_a_zero_cannot_be_padded():
         ("envpool:CartPole-v1", "envpool"),
     ],
 )
-def test_every_engine_stacks_its_own_frames(name, engine):
+def test_stacks_of_every_engine_equal_brute_force(name, engine):
     if engine == "envpool":
         pytest.importorskip("envpool")
     register_env("loop-cartpole", lambda: gymnasium.make("CartPole-v1"), replace=True)
@@ -206,13 +206,13 @@ def test_every_engine_stacks_its_own_frames(name, engine):
     assert env.engine == plain.engine == engine
     assert env.single_observation_space.shape == (3, 4)
     frames, starts = played(plain, 100)
-    got, told = played(env, 100)
+    got, started = played(env, 100)
     assert starts[1:].sum() > 5
-    np.testing.assert_array_equal(starts, told)
+    np.testing.assert_array_equal(starts, started)
     np.testing.assert_array_equal(got, stacks(frames, starts, 3))
 
 
-def test_a_users_vector_environment_is_stacked_too():
+def test_a_registered_vector_environment_is_stacked():
     register_env("counting", lambda num_envs: Counting(num_envs), replace=True)
     env = make_env("counting", EnvOptions(frame_stack=2), num_envs=3)
     assert (env.engine, env.single_observation_space.shape) == ("custom", (2, 2))
@@ -221,7 +221,7 @@ def test_a_users_vector_environment_is_stacked_too():
 
 @pytest.mark.parametrize("name", ["Pong", "envpool:Pong-v5", "drawn"])
 @pytest.mark.parametrize("grey", [True, False])
-def test_shapes_of_atari(name, grey):
+def test_shapes_of_stacked_atari_observations(name, grey):
     if name.startswith("envpool"):
         pytest.importorskip("envpool")
     mode = {"name": "Pong", "render_mode": "rgb_array"} if name == "drawn" else {"name": name}
@@ -234,7 +234,7 @@ def test_shapes_of_atari(name, grey):
         obs = env.reset(seed=0)[0]
         assert obs.shape == (2, *shape)
         assert env.observation_space.contains(obs)
-        assert frame_stack_of(env) == env.frame_stack == count
+        assert frame_stack_of(env) == count
         env.close()
 
 
@@ -249,7 +249,7 @@ def test_shapes_of_atari(name, grey):
         ((1, 4), (3, 1, 4)),
     ],
 )
-def test_frames_of_images_have_their_channels_last(shape, stacked):
+def test_channels_of_image_frames_are_moved_last(shape, stacked):
     space = spaces.Box(0, 255, shape, np.uint8)
     env = FrameStack(Counting(2, space), 3)
     obs = env.reset()[0]
@@ -261,7 +261,7 @@ def test_frames_of_images_have_their_channels_last(shape, stacked):
 
 
 @pytest.mark.parametrize(("count", "shape"), [(None, (1, 6, 4)), (1, (1, 6, 4)), (2, (2, 6, 4))])
-def test_grey_images_of_gymnasium_come_channel_first(count, shape):
+def test_grey_images_of_gymnasium_have_one_leading_channel(count, shape):
     pytest.importorskip("cv2")
     space = spaces.Box(0, 255, (12, 10, 3), np.uint8)
     register_env("grey", lambda: Counter(space=space), replace=True)
@@ -270,7 +270,7 @@ def test_grey_images_of_gymnasium_come_channel_first(count, shape):
     assert env.reset()[0].shape == (1, *shape)
 
 
-def test_padding_is_zero_after_normalisation_as_well():
+def test_padding_is_zero_after_normalisation():
     lane = [{"obs": 7}, {"obs": 9, "terminated": True}, {"obs": 8}]
     register_env("sevens", lambda: Scripted([lane]), replace=True)
     env = make_env("sevens", EnvOptions(normalize_obs=True, frame_stack=3))
@@ -281,15 +281,14 @@ def test_padding_is_zero_after_normalisation_as_well():
     assert statistics(env)["obs"].count == 4
 
 
-def test_the_stack_is_outermost_and_every_layer_tells_its_own():
+def test_the_frame_stack_is_outermost_and_found_through_other_wrappers():
     env = make_env("CartPole-v1", EnvOptions(frame_stack=5, normalize_obs=True))
     assert isinstance(env, FrameStack)
-    assert (env.frame_stack, frame_stack_of(env)) == (5, 5)
-    assert (env.env.frame_stack, frame_stack_of(env.env)) == (1, 1)
-    assert (ClipReward(env).frame_stack, frame_stack_of(ClipReward(env))) == (5, 5)
+    assert frame_stack_of(env) == 5
+    assert frame_stack_of(env.env) == 1
+    assert frame_stack_of(ClipReward(env)) == 5
     plain = make_env("CartPole-v1")
-    assert (plain.frame_stack, frame_stack_of(plain)) == (1, 1)
-    assert frame_stack_of(plain.unwrapped) == 1
+    assert frame_stack_of(plain) == frame_stack_of(plain.unwrapped) == 1
 
 
 def test_a_life_lost_in_breakout_empties_the_stack():

@@ -1,4 +1,4 @@
-"""One environment through every engine: the same transitions, under the same contract."""
+"""The same environment through every engine: equal transitions in NEXT_STEP mode."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from rookery.envs.engines.for_loop import ForLoop
 
 
 def assert_same(a, b):
-    """Equal nested observations."""
+    """Assert that nested observations are equal."""
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
@@ -34,25 +34,25 @@ def assert_same_stream(ours, theirs, steps):
     for _ in range(steps):
         action = theirs.action_space.sample()
         obs, reward, terminated, truncated, info = ours.step(action)
-        expected, want, term, trunc, told = theirs.step(action)
+        expected, want, term, trunc, their_info = theirs.step(action)
         assert_same(obs, expected)
         np.testing.assert_array_equal(reward, want)
         np.testing.assert_array_equal(terminated, term)
         np.testing.assert_array_equal(truncated, trunc)
-        assert info.keys() - {"episode"} == told.keys()
+        assert info.keys() - {"episode"} == their_info.keys()
         ended += int((term | trunc).sum())
     return ended
 
 
 @pytest.mark.parametrize("name", ["Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"])
-def test_for_loop_gives_what_sync_vector_env_gives(name):
+def test_for_loop_equals_sync_vector_env(name):
     ours = make_env(name, EnvOptions(time_limit=17), num_envs=3)
     assert ours.engine == "for-loop"
     theirs = SyncVectorEnv([lambda: gymnasium.make(name, max_episode_steps=17)] * 3)
     assert assert_same_stream(ours, theirs, 60) > 3
 
 
-def test_lunar_lander_works_and_matches():
+def test_lunar_lander_equals_sync_vector_env():
     pytest.importorskip("Box2D")
     ours = make_env("LunarLander-v3", num_envs=2)
     theirs = SyncVectorEnv([lambda: gymnasium.make("LunarLander-v3")] * 2)
@@ -60,7 +60,7 @@ def test_lunar_lander_works_and_matches():
 
 
 class Nested(gymnasium.Env):
-    """A dict with a tuple in it, from its own random numbers; an action space that starts at 2."""
+    """Random nested observations, and an action space that starts at 2."""
 
     observation_space = spaces.Dict(
         image=spaces.Box(0, 255, (3, 2), np.uint8),
@@ -87,14 +87,14 @@ class Nested(gymnasium.Env):
         return self._draw(), float(action), done, done, {"n": 1.5}
 
 
-def test_nested_observations_and_info_match():
+def test_nested_observations_and_info_equal_sync_vector_env():
     register_env("nested", Nested, replace=True)
     ours = make_env("nested", num_envs=3)
     assert assert_same_stream(ours, SyncVectorEnv([Nested] * 3), 50) > 5
 
 
 def drive_cartpole(env, inner, steps):
-    """Play from a forced state; rows of (obs, reward, terminated)."""
+    """Play from a forced state; return rows of (obs, reward, terminated)."""
     env.reset(seed=0)
     inner.state = np.array([[0.01, 0.02, 0.03, -0.02], [0, 0.5, 0, -0.3]]).T
     rows = []
@@ -104,7 +104,7 @@ def drive_cartpole(env, inner, steps):
     return rows
 
 
-def test_native_cartpole_moves_as_the_single_one():
+def test_native_vector_cartpole_equals_single_cartpole():
     env = make_env("CartPole-v1", num_envs=2)
     assert env.engine == "gymnasium-native"
     rows = drive_cartpole(env, env.unwrapped, 12)
@@ -124,7 +124,7 @@ def test_native_cartpole_moves_as_the_single_one():
 
 
 def step_of_cartpole(obs, action):
-    """CartPole's equations, once (Barto, Sutton and Anderson, 1983)."""
+    """Return one step of CartPole's equations (Barto, Sutton and Anderson, 1983)."""
     x, v, angle, spin = obs.astype(np.float64).T
     sin, cos = np.sin(angle), np.cos(angle)
     push = (np.where(action == 1, 10.0, -10.0) + 0.05 * spin**2 * sin) / 1.1
@@ -134,8 +134,9 @@ def step_of_cartpole(obs, action):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "envpool:CartPole-v1", "for-loop"])
-def test_the_contract_of_a_stream(name):
-    """Rows obey the equations, final ones too; a reset row pays 0 and starts anew."""
+def test_every_engine_obeys_next_step_autoreset(name):
+    """Rows, including final ones, obey CartPole's equations; a reset row pays 0 and starts an
+    episode."""
     if name.startswith("envpool"):
         pytest.importorskip("envpool")
     options = EnvOptions(time_limit=30)
@@ -150,7 +151,7 @@ def test_the_contract_of_a_stream(name):
     resetting, length = np.zeros(4, bool), np.zeros(4, int)
     seen = {"terminated": 0, "truncated": 0}
     for t in range(300):
-        # Lane 0 balances, so that it reaches the limit; the others stumble.
+        # Lane 0 balances until the time limit; the others fall.
         action = rng.integers(0, 2, 4)
         action[0] = obs[0, 2] + obs[0, 3] > 0
         new, reward, terminated, truncated, _ = env.step(action)
@@ -172,7 +173,7 @@ def test_the_contract_of_a_stream(name):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Acrobot-v1", "envpool:CartPole-v1", "Pong"])
-def test_a_seed_repeats_the_stream_and_another_does_not(name):
+def test_the_same_seed_gives_the_same_stream_and_another_does_not(name):
     if name.startswith("envpool"):
         pytest.importorskip("envpool")
     env = make_env(name, num_envs=2)
@@ -187,7 +188,7 @@ def test_a_seed_repeats_the_stream_and_another_does_not(name):
     assert (first[:, 0] != first[:, 1]).any()
 
 
-def test_the_for_loop_reuses_its_buffer_and_the_ale_does_not():
+def test_for_loop_overwrites_its_buffer_and_ale_does_not():
     loop = ForLoop([Counter] * 2)
     first = loop.reset()[0]
     assert loop.step(np.zeros(2, int))[0] is first
@@ -199,7 +200,7 @@ def test_the_for_loop_reuses_its_buffer_and_the_ale_does_not():
     np.testing.assert_array_equal(first, copy)
 
 
-def test_masked_cartpole_hides_the_velocities_in_both_forms():
+def test_masked_cartpole_hides_velocities_single_and_vectorized():
     env = make_env("rookery/MaskedCartPole-v1", num_envs=2)
     full = make_env("CartPole-v1", num_envs=2)
     assert env.engine == "gymnasium-native"
@@ -217,7 +218,7 @@ def test_masked_cartpole_hides_the_velocities_in_both_forms():
     np.testing.assert_array_equal(single.step(1)[0], whole.step(1)[0][[0, 2]])
 
 
-def test_frame_skip_sums_rewards_and_stops_at_the_end():
+def test_frame_skip_sums_rewards_and_stops_at_the_episodes_end():
     register_env("counter", Counter, replace=True)
     env = make_env("counter", EnvOptions(frame_skip=3), num_envs=1)
     env.reset()
@@ -226,8 +227,8 @@ def test_frame_skip_sums_rewards_and_stops_at_the_end():
     assert [row[2].item() for row in rows] == [False, True, False]
 
 
-class Picture(gymnasium.Env):
-    """A flat colour that brightens by ten a step."""
+class Brightening(gymnasium.Env):
+    """Images of one colour that is brighter by ten in each step."""
 
     observation_space = spaces.Box(0, 255, (12, 10, 3), np.uint8)
     action_space = spaces.Discrete(2)
@@ -241,9 +242,9 @@ class Picture(gymnasium.Env):
         return np.full((12, 10, 3), 10 + 10 * self.t, np.uint8), 0.0, False, False, {}
 
 
-def test_grey_resized_stacked_images_come_channel_first():
+def test_grey_resized_images_have_one_leading_channel_and_stack():
     pytest.importorskip("cv2")
-    register_env("picture", Picture, replace=True)
+    register_env("picture", Brightening, replace=True)
     options = EnvOptions(grey=True, resize=(6, 4), frame_stack=3)
     env = make_env("picture", options, num_envs=2)
     assert env.single_observation_space.shape == (3, 6, 4)

@@ -1,4 +1,4 @@
-"""Made-up data: in its spaces, as fresh as it says, and with a task of known best return."""
+"""Synthetic data: spaces, pool and seeds, rewards of the task, and the duration of a step."""
 
 import time
 
@@ -9,8 +9,8 @@ import pytest
 from rookery.cli.main import main
 from rookery.envs import EnvOptions, make_env
 from rookery.envs.builtin.synthetic import NAME, Synthetic, SyntheticVector
-from rookery.envs.spaces import at, leaves
-from rookery.errors import BadInput, EnvironmentFailure
+from rookery.envs.spaces import part_at, space_leaves
+from rookery.errors import BadInput, RunFailed
 
 MANY = "{a: float[3], b: float64[2](-3,5), c: float16[2](0,1), d: uint8[2,2], e: int32[2](-7,9)," \
     " f: discrete(5), g: multidiscrete[3,4], h: discrete(700)[6], i: multibinary[4]," \
@@ -19,8 +19,8 @@ UNITS = "{units: {kind: discrete(50)[6], features: float[6,3]}, clock: float[1]}
 
 
 def flat(env, obs):
-    """The leaves of an observation, in order."""
-    return [at(obs, path) for path, _ in leaves(env.single_observation_space)]
+    """Return the leaves of an observation in order."""
+    return [part_at(obs, path) for path, _ in space_leaves(env.single_observation_space)]
 
 
 def copies(env, obs):
@@ -28,7 +28,7 @@ def copies(env, obs):
 
 
 def play(env, steps, action, seed=0):
-    """Leaves of the observations, rewards and terminations, over time."""
+    """Return leaves of the observations, rewards and terminations over time."""
     obs, _ = env.reset(seed=seed)
     seen, paid, ended = [copies(env, obs)], [], []
     for _ in range(steps):
@@ -46,7 +46,7 @@ def play(env, steps, action, seed=0):
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
 @pytest.mark.parametrize("task", [False, True])
 @pytest.mark.parametrize("obs", [MANY, UNITS, "reference", "float[3]", "discrete(9)", "uint8[8,8]"])
-def test_observations_lie_in_their_space(obs, data, task):
+def test_observations_are_contained_in_their_space(obs, data, task):
     env = SyntheticVector(3, obs=obs, data=data, task=task, pool=40, length=4)
     single = Synthetic(obs=obs, data=data, task=task, pool=40, length=4)
     action, one = np.zeros(3, int), 0
@@ -55,13 +55,13 @@ def test_observations_lie_in_their_space(obs, data, task):
         assert env.observation_space.contains(shown)
         assert single.observation_space.contains(lone)
         for (_, space), leaf in zip(
-            leaves(env.single_observation_space), flat(env, shown), strict=True
+            space_leaves(env.single_observation_space), flat(env, shown), strict=True
         ):
             assert (leaf.dtype, leaf.shape) == (space.dtype, (3, *space.shape))
         shown, lone = env.step(action)[0], single.step(one)[0]
 
 
-def test_values_are_spread_over_the_whole_space():
+def test_values_cover_the_whole_space():
     env = SyntheticVector(4000, obs=MANY)
     obs, _ = env.reset(seed=0)
     normal = obs["a"].astype(np.float64)
@@ -87,14 +87,14 @@ def test_values_are_spread_over_the_whole_space():
     assert obs["j"][1]["k"].max() > 2**62 > -(2**62) > obs["j"][1]["k"].min()
 
 
-def test_generated_data_are_new_for_every_lane_and_step():
+def test_generated_observations_differ_in_every_lane_and_step():
     seen = play(SyntheticVector(5, obs="{a: float[4], b: discrete(1000)[8]}"), 40, np.zeros(5, int))
     for leaf in seen[0]:
         rows = leaf.reshape(41 * 5, -1)
         assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-def test_rows_of_the_pool_are_handed_out_and_named():
+def test_observations_are_the_pool_rows_that_rows_names():
     env = SyntheticVector(5, obs=UNITS, data="synthetic", pool=30)
     assert env.rows is None
     obs, _ = env.reset(seed=0)
@@ -108,7 +108,7 @@ def test_rows_of_the_pool_are_handed_out_and_named():
         obs = env.step(np.zeros(5, int))[0]
     rows = np.stack(windows)
     assert set(rows.flatten()) == set(range(30))
-    assert len(np.unique(rows, axis=0)) == 60  # no selection came back
+    assert len(np.unique(rows, axis=0)) == 60  # no selection of rows repeats
     assert (rows[:, 0] != rows[:, 1]).any()
     times = np.bincount(rows.flatten(), minlength=30)
     assert times.max() < 30  # 10 each on average
@@ -121,7 +121,7 @@ def test_the_pool_is_the_same_in_every_process_and_never_changes():
     before = copies(env, env.pool)
     obs = env.reset(seed=5)[0]
     for leaf in flat(env, obs):
-        leaf[:] = 0  # what was handed out is a copy
+        leaf[:] = 0  # the returned array is a copy
     play(env, 30, np.zeros(2, int))
     for mine, now, its in zip(before, flat(env, env.pool), flat(other, other.pool), strict=True):
         np.testing.assert_array_equal(mine, now)
@@ -135,7 +135,7 @@ def test_the_pool_is_the_same_in_every_process_and_never_changes():
 
 
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
-def test_what_was_handed_out_never_changes(data):
+def test_returned_arrays_are_never_overwritten(data):
     env = SyntheticVector(3, obs=MANY, data=data, task=True)
     handed = [env.reset(seed=0)[0]]
     kept = [copies(env, handed[0])]
@@ -155,7 +155,7 @@ def test_what_was_handed_out_never_changes(data):
 
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
 @pytest.mark.parametrize("task", [False, True])
-def test_seeds_reproduce_and_lanes_differ(data, task):
+def test_the_same_seed_gives_the_same_stream_and_lanes_differ(data, task):
     env = SyntheticVector(4, obs=UNITS, data=data, task=task)
     one, again, other = (play(env, 30, np.zeros(4, int), seed) for seed in (3, 3, 4))
     for first, second, third in zip(one[0], again[0], other[0], strict=True):
@@ -168,7 +168,7 @@ def test_seeds_reproduce_and_lanes_differ(data, task):
 
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
 @pytest.mark.parametrize("task", [{}, {"task": True}, {"task": True, "delay": 2}])
-def test_one_environment_gives_the_stream_of_a_single_lane(data, task):
+def test_the_single_environment_equals_a_vector_of_one_lane(data, task):
     make = {"obs": UNITS, "data": data, "length": 5, **task}
     many, one = SyntheticVector(1, **make), gymnasium.make(NAME, **make).unwrapped
     assert one.best_return == many.best_return
@@ -193,7 +193,7 @@ def test_one_environment_gives_the_stream_of_a_single_lane(data, task):
 
 
 @pytest.mark.parametrize("length", [1, 3, 16])
-def test_episodes_end_by_termination_and_reset_rows_pay_nothing(length):
+def test_episodes_terminate_after_length_steps_and_reset_rows_pay_0(length):
     env = SyntheticVector(2, length=length)
     _, paid, ended = play(env, 3 * (length + 1), np.zeros(2, int))
     row = np.arange(3 * (length + 1)) % (length + 1)
@@ -202,7 +202,7 @@ def test_episodes_end_by_termination_and_reset_rows_pay_nothing(length):
     assert (paid[row < length] != 0).all()
 
 
-def test_reset_rows_ignore_their_action_and_others_check_it():
+def test_bad_actions_are_errors_except_on_reset_rows():
     env = SyntheticVector(2, length=1, act="discrete(3)")
     env.reset(seed=0)
     env.step(np.array([0, 2]))
@@ -217,11 +217,11 @@ def test_reset_rows_ignore_their_action_and_others_check_it():
             env.step(np.array([[wrong]]))
     made = make_env(NAME)
     made.reset(seed=0)
-    with pytest.raises(EnvironmentFailure):
+    with pytest.raises(RunFailed):
         made.step(np.array([7]))
 
 
-def test_noise_is_standard_normal_whatever_is_done():
+def test_rewards_without_the_task_are_standard_normal():
     env = SyntheticVector(500, length=30)
     _, paid, _ = play(env, 30, np.zeros(500, int))
     assert abs(paid.mean()) < 0.03
@@ -241,18 +241,18 @@ def test_a_time_limit_truncates():
 
 
 def pooled_code(kinds, count):
-    """What a network finds that embeds codes, takes the maximum over entities, and reads it:
-    codes [B, N], the answers below `count`."""
+    """Return what a network with max-pooled embeddings of codes [B, N] can read: the code below
+    `count` of each observation."""
     embedding = np.zeros((kinds.max() + 1, count))
     embedding[:count] = np.eye(count)[: len(embedding)]
     pooled = embedding[kinds].max(1)
-    assert (pooled.sum(1) == 1).all()  # one entity tells, no other can be mistaken for it
+    assert (pooled.sum(1) == 1).all()  # exactly one entity holds a code below count
     return pooled.argmax(1)
 
 
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
 @pytest.mark.parametrize("delay", [0, 3])
-def test_who_reads_and_remembers_earns_the_best_return(data, delay):
+def test_a_policy_that_reads_and_remembers_codes_earns_the_best_return(data, delay):
     kwargs = {"obs": "reference", "task": True, "length": 6, "data": data, "delay": delay}
     env = make_env(NAME, EnvOptions(kwargs=kwargs), num_envs=8)
     assert env.unwrapped.best_return == 6 - delay
@@ -272,8 +272,8 @@ def test_who_reads_and_remembers_earns_the_best_return(data, delay):
     assert max(seen) > 120
 
 
-def test_what_others_earn():
-    """Chance for a random policy and for one that answers what is shown too late or too soon."""
+def test_policies_that_ignore_or_misplace_the_code_earn_chance():
+    """A random policy, and ones that use the code of another step, earn the return of chance."""
     random = np.random.default_rng(0)
     make = {"obs": "discrete(4)", "task": True, "length": 50}
     for delay, lag, earned in (
@@ -295,7 +295,7 @@ def test_what_others_earn():
         assert (np.array(paid[:delay]) == 0).all()
 
 
-def test_the_teller_stands_anywhere_and_only_codes_tell():
+def test_the_code_stands_at_any_entity_and_nothing_else_predicts_it():
     env = SyntheticVector(4000, obs=UNITS, act="discrete(8)", task=True)
     plain = SyntheticVector(4000, obs=UNITS, data="synthetic", pool=500)
     tasked = SyntheticVector(4000, obs=UNITS, data="synthetic", pool=500, task=True)
@@ -333,23 +333,23 @@ def test_the_teller_stands_anywhere_and_only_codes_tell():
         ("multibinary[3]", (), 2, lambda x: x[:, 0]),
     ],
 )
-def test_where_the_answer_stands(obs, path, count, read):
+def test_the_code_is_in_the_preferred_part_of_the_observation(obs, path, count, read):
     env = SyntheticVector(300, obs=obs, act="discrete(8)", task=True)
     match = env.world.match
     assert (match.path, match.count) == (path, count)
     shown, _ = env.reset(seed=0)
     for _ in range(3):
-        codes = read(at(shown, path)).astype(int)
+        codes = read(part_at(shown, path)).astype(int)
         assert set(codes) == set(range(count))
-        # Where fewer than all actions can be told, those that pay lie evenly among all.
+        # With fewer codes than actions, the rewarded actions are spread evenly over all.
         shown, reward, *_ = env.step(codes * 8 // count)
         assert (reward == 1).all()
 
 
-def test_several_parts_pay_their_share():
+def test_each_right_part_of_a_multidiscrete_action_pays_its_share():
     env = SyntheticVector(400, obs="discrete(100)", act="multidiscrete[3,4]", task=True)
     code, _ = env.reset(seed=0)
-    assert set(code) == set(range(12))  # all pairs could be told
+    assert set(code) == set(range(12))  # every pair has a code
     right = np.stack([code // 4, (11 - code) // 3], 1)
     code, reward, *_ = env.step(right)
     assert (reward == 1).all()
@@ -360,7 +360,7 @@ def test_several_parts_pay_their_share():
     assert (env.step((right + 1) % [3, 4])[1] == 0).all()
 
 
-def test_bits_pay_their_share():
+def test_each_right_bit_pays_its_share():
     env = SyntheticVector(100, obs="discrete(4)", act="multibinary[2]", task=True)
     code, _ = env.reset(seed=0)
     right = np.stack([code // 2, 1 - code // 2], 1)
@@ -374,7 +374,7 @@ def test_bits_pay_their_share():
 @pytest.mark.parametrize(
     ("bounds", "low", "half"), [("(-1,1)", -1, 1), ("(0,40)", 0, 20), ("", -1, 1)]
 )
-def test_floats_pay_by_their_distance(bounds, low, half):
+def test_float_actions_pay_by_their_distance_from_the_answer(bounds, low, half):
     env = SyntheticVector(300, obs="discrete(40)[3]", act=f"float[2]{bounds}", task=True)
 
     def answer(obs):
@@ -403,7 +403,7 @@ def test_floats_pay_by_their_distance(bounds, low, half):
 
 @pytest.mark.parametrize("milliseconds", [0.5, 5.0])
 @pytest.mark.parametrize("make", [Synthetic, lambda **k: SyntheticVector(2, **k)])
-def test_sleeps_are_as_long_as_asked_and_no_work(make, milliseconds):
+def test_sleep_ms_sleeps_as_long_as_set_without_processor_time(make, milliseconds):
     env = make(obs="discrete(2)", sleep_ms=milliseconds, length=1000)
     env.reset(seed=0)
     action = np.zeros(getattr(env, "num_envs", ()), int)
@@ -414,14 +414,14 @@ def test_sleeps_are_as_long_as_asked_and_no_work(make, milliseconds):
         took.append(time.perf_counter() - start)
         worked.append(time.thread_time() - work)
     assert min(took) >= milliseconds / 1000
-    # The quickest of them, since other programs may keep this one waiting.
+    # The minimum, since other programs may delay this one.
     assert min(took) < 1.1 * milliseconds / 1000 + 1e-4
     if milliseconds > 1:
         assert np.median(worked) < 0.2 * milliseconds / 1000
 
 
 @pytest.mark.parametrize("make", [Synthetic, lambda **k: SyntheticVector(2, **k)])
-def test_a_busy_step_computes_as_long_as_asked(make):
+def test_busy_ms_computes_as_long_as_set(make):
     env = make(obs="discrete(2)", busy_ms=2, length=3)
     env.reset(seed=0)
     action, worked = np.zeros(getattr(env, "num_envs", ()), int), []
@@ -438,20 +438,20 @@ def test_a_busy_step_computes_as_long_as_asked(make):
 
 @pytest.mark.parametrize("skip", [None, 2])
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "message"),
     [
         ({"length": 0}, "length must be a whole number >= 1, got 0"),
         ({"pool": 2.5}, "pool must be a whole number >= 1, got 2.5"),
         ({"pool_seed": -1}, "pool_seed must be a whole number >= 0, got -1"),
         ({"delay": True}, "delay must be a whole number >= 0, got True"),
-        ({"delay": 2}, "delay=2 says nothing without task=true"),
+        ({"delay": 2}, "delay=2 has no effect without task=true"),
         ({"delay": 4, "length": 4, "task": True}, "delay must be less than length=4, got 4"),
         ({"sleep_ms": -1}, "sleep_ms must be a number >= 0, got -1"),
         ({"busy_ms": "2"}, "busy_ms must be a number >= 0, got '2'"),
         ({"busy_ms": float("nan")}, "busy_ms must be a number >= 0, got nan"),
         ({"data": "device"}, "data must be one of generated, synthetic, got 'device'"),
         ({"task": "match"}, "task must be true or false, got 'match'"),
-        ({"lenght": 4}, f'{NAME} has no "lenght". Did you mean "length"?'),
+        ({"lenght": 4}, f'{NAME} has no setting "lenght". Did you mean "length"?'),
         ({"obs": "float[3"}, 'obs: expected ] or , at the --> in "float[3-->"'),
         ({"obs": None}, 'obs must be a text such as "float[4]", got None'),
         ({"act": "float"}, 'act: expected [ at the --> in "float-->"'),
@@ -470,13 +470,13 @@ def test_a_busy_step_computes_as_long_as_asked(make):
         ),
     ],
 )  # fmt: skip
-def test_bad_settings_are_told_in_one_line(kwargs, told, skip):
+def test_bad_settings_are_errors_with_name_and_value(kwargs, message, skip):
     with pytest.raises(BadInput) as error:
         make_env(NAME, EnvOptions(kwargs=kwargs, frame_skip=skip))
-    assert str(error.value) == f"env.kwargs: {told}"
+    assert str(error.value) == f"env.kwargs: {message}"
 
 
-def test_actions_by_default_go_with_the_observation():
+def test_the_default_action_space_depends_on_the_observation():
     actions = {obs: Synthetic(obs=obs).action_space.n for obs in ("reference", "float[2]")}
     assert actions == {"reference": 128, "float[2]": 4}
     assert Synthetic(obs="reference", act="discrete(3)").action_space.n == 3
@@ -485,7 +485,7 @@ def test_actions_by_default_go_with_the_observation():
 
 
 @pytest.mark.parametrize("kwargs", [[], ["--env.kwargs", f'{{"obs": "{UNITS}", "task": true}}']])
-def test_the_command_line_trains_on_it(kwargs, tmp_path, capsys):
+def test_the_command_line_trains_on_synthetic_data(kwargs, tmp_path, capsys):
     args = ["--env-steps", "200", "--envs", "2", "--threads", "1", "--runs-dir", str(tmp_path)]
     assert main(["train", "vpg", NAME, *args, *kwargs]) == 0
     assert "finished" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""An environment of any spaces, and policies in it with weights that say something."""
+"""An environment with any spaces, and policies for it with random weights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from rookery.backends.components import spaces_of
-from rookery.backends.factory import make_algorithm
+from rookery.backends.factory import make_algorithm, spaces_of
 from rookery.config import resolve
 from rookery.envs import make_env, register_env, statistics
 from rookery.learning.policy import Policy
@@ -18,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 class Anything(gymnasium.Env):
-    """Draws observations from a space; episodes last 5 to 24 steps, rewards are -3 to 3."""
+    """Random observations; episodes of 5 to 24 steps, rewards of -3 to 3."""
 
     def __init__(self, observation_space, action_space):
         self.observation_space = observation_space
@@ -39,14 +38,14 @@ class Anything(gymnasium.Env):
 
 
 def register_anything(name, observation_space, action_space):
-    """`name` makes such environments, each with a space to draw from of its own."""
+    """Register `name` for such environments, each with its own copy of the space."""
     register_env(
         name, lambda: Anything(copy.deepcopy(observation_space), action_space), replace=True
     )
 
 
-def scene(algorithm, environment, lanes=7, **settings):
-    """A policy with random weights, and its environments with random moments."""
+def policy_and_env(algorithm, environment, lanes=7, **settings):
+    """Return a policy with random weights, and its environments with random moments."""
     config = resolve(algorithm, environment, settings, use_preset=False).config
     env = make_env(environment, config.env, num_envs=lanes, training=False)
     torch.manual_seed(1)
@@ -55,7 +54,7 @@ def scene(algorithm, environment, lanes=7, **settings):
         for name, parameter in made.network.named_parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
             if name.endswith("out.weight"):
-                # Action values start near zero; here what is observed is to decide.
+                # Action values start near zero; scaled up, they depend on the observation.
                 parameter.mul_(10)
     random = np.random.default_rng(1)
     for moments in statistics(env).values():

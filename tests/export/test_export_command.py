@@ -1,4 +1,4 @@
-"""`rookery export`: files that say all there is to know, checked before they are kept."""
+"""The command `rookery export`: complete files, verified before they are kept."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import rookery
 import rookery.export.formats as formats
 import rookery.export.step as step_module
 from rookery.cli.main import main
-from rookery.export.verify import tapped
+from rookery.export.verify import with_raw_recorder
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A policy of normalised, stacked observations, trained for a moment."""
+    """A briefly trained policy with normalized, stacked observations."""
     return rookery.train(
         *("ppo", "CartPole-v1"),
         runs_dir=tmp_path_factory.mktemp("runs"),
@@ -42,12 +42,12 @@ def exported(run, tmp_path_factory):
 
 
 class Client:
-    """Knows ONNX Runtime and policy.json, and nothing of Rookery."""
+    """A client that uses ONNX Runtime and policy.json, and nothing of Rookery."""
 
     def __init__(self, folder, lanes):
-        self.told = json.loads((folder / "policy.json").read_text())
-        self.session = onnxruntime.InferenceSession(folder / self.told["files"]["onnx"])
-        self.states = [port for port in self.told["inputs"] if port["role"] == "state"]
+        self.description = json.loads((folder / "policy.json").read_text())
+        self.session = onnxruntime.InferenceSession(folder / self.description["files"]["onnx"])
+        self.states = [port for port in self.description["inputs"] if port["role"] == "state"]
         self.kept = {
             port["name"]: np.zeros([lanes, *port["shape"][1:]], port["dtype"])
             for port in self.states
@@ -55,16 +55,16 @@ class Client:
 
     def act(self, obs, reward, first):
         given = {"obs": obs, "reward": np.asarray(reward, float), "first": np.asarray(first)}
-        names = [port["name"] for port in self.told["outputs"]]
+        names = [port["name"] for port in self.description["outputs"]]
         made = dict(zip(names, self.session.run(names, given | self.kept), strict=True))
         self.kept = {port["name"]: made[port["next"]] for port in self.states}
         return made["action"]
 
 
-def test_a_client_that_knows_nothing_else_plays_the_same_episodes(run, exported):
-    """Three episodes in turn, beside the live policy, which sees what the wrappers make of them."""
+def test_client_with_only_onnxruntime_and_policy_json_acts_like_the_live_policy(run, exported):
+    """Three episodes; the live policy gets the same observations through the wrappers."""
     client, policy = Client(exported, lanes=1), run.policy
-    env, tap = tapped(run.make_env(1))
+    env, tap = with_raw_recorder(run.make_env(1))
     obs, _ = env.reset(seed=5)
     state, first, played = (), True, 0
     while played < 3:
@@ -79,25 +79,25 @@ def test_a_client_that_knows_nothing_else_plays_the_same_episodes(run, exported)
     env.close()
 
 
-def test_what_is_said_of_it(run, exported):
-    told = json.loads((exported / "policy.json").read_text())
+def test_policy_json_describes_the_policy(run, exported):
+    described = json.loads((exported / "policy.json").read_text())
     assert sorted(path.name for path in exported.iterdir()) == ["policy.json", "policy.onnx"]
-    assert told["files"] == {"onnx": "policy.onnx"}
-    assert told["algorithm"] == "ppo"
-    assert told["env_steps"] == run.result["env_steps"]
-    environment = told["environment"]
+    assert described["files"] == {"onnx": "policy.onnx"}
+    assert described["algorithm"] == "ppo"
+    assert described["env_steps"] == run.result["env_steps"]
+    environment = described["environment"]
     assert environment["name"] == "CartPole-v1"
     assert environment["action"]["n"] == 2
     assert environment["observation"]["high"][1] is None
     assert environment["inside"]["frame_stack"] == 2
     assert "frame_stack" not in environment["options"]
-    inputs = {port["name"]: port for port in told["inputs"]}
+    inputs = {port["name"]: port for port in described["inputs"]}
     assert list(inputs) == ["obs", "reward", "first", "frames"]
     assert inputs["frames"]["shape"] == ["batch", 1, 4]
-    outputs = [port["name"] for port in told["outputs"]]
+    outputs = [port["name"] for port in described["outputs"]]
     assert outputs[:3] == ["action", "logits", "value"]
-    assert [port["next"] for port in told["inputs"][3:]] == outputs[3:]
-    verified = told["verified"]
+    assert [port["next"] for port in described["inputs"][3:]] == outputs[3:]
+    verified = described["verified"]
     assert verified["env_steps"] >= 1_000
     assert verified["batch_sizes"] == [7, 1]
     differences = verified["largest_differences"]["onnx"]
@@ -106,14 +106,14 @@ def test_what_is_said_of_it(run, exported):
 
 
 @pytest.fixture
-def eagerly(run, monkeypatch):
-    """Exports that write nothing to speak of, and run the step as it is."""
+def without_onnx(run, monkeypatch):
+    """Exports that write an empty file, and run the step in Python instead."""
     monkeypatch.setattr(formats.Onnx, "write", lambda self, program, interface, path: path.touch())
     monkeypatch.setattr(formats.Onnx, "load", lambda self, path: eager(run))
 
 
 def eager(run):
-    """The step itself, called as an exported file is."""
+    """Return a function that runs the step like an exported file."""
     env = run.make_env(1)
     step = step_module.Step(run.policy.algorithm, env)
     env.close()
@@ -126,8 +126,8 @@ def eager(run):
     return call
 
 
-def test_a_broken_export_is_refused_and_leaves_all_as_it_was(
-    run, exported, eagerly, monkeypatch, capsys
+def test_wrong_export_is_refused_and_changes_no_file(
+    run, exported, without_onnx, monkeypatch, capsys
 ):
     before = {path: path.read_bytes() for path in exported.iterdir()}
     monkeypatch.setattr(step_module, "EPSILON", 0.01)  # added to the variances
@@ -140,24 +140,24 @@ def test_a_broken_export_is_refused_and_leaves_all_as_it_was(
     assert [path.name for path in exported.parent.iterdir()] == [exported.name]
 
 
-def test_it_goes_into_the_run_by_default_and_replaces_what_was_there(run, eagerly, capsys):
-    """The files of an earlier export go, others stay."""
+def test_export_goes_to_the_run_folder_and_replaces_an_earlier_one(run, without_onnx, capsys):
+    """Files of an earlier export are removed, other files are kept."""
     folder = run.path / "export"
     folder.mkdir()
     (folder / "policy.pt2").write_text("of an earlier export")
     (folder / "notes.txt").write_text("mine")
     assert main(["export", str(run.path), "--format", "onnx", "--json", "--envs", "2"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["verified"]["batch_sizes"] == [2, 1]
+    described = json.loads(capsys.readouterr().out)
+    assert described["verified"]["batch_sizes"] == [2, 1]
     assert sorted(p.name for p in folder.iterdir()) == ["notes.txt", "policy.json", "policy.onnx"]
-    assert json.loads((folder / "policy.json").read_text()) == told
+    assert json.loads((folder / "policy.json").read_text()) == described
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ([], "name one run"),
-        (["--format", "onx"], 'format: there is no "onx". Did you mean "onnx"?'),
+        ([], "expected one run folder"),
+        (["--format", "onx"], 'format: unknown format "onx". Did you mean "onnx"?'),
         (["--format", ""], "format"),
         (["--envs", "0"], "envs must be at least 1, got 0"),
         (["--checkpoint", "best"], "the run has none labelled best"),
@@ -165,16 +165,16 @@ def test_it_goes_into_the_run_by_default_and_replaces_what_was_there(run, eagerl
         (["--out", "/dev/null/there"], "/dev/null"),
     ],
 )
-def test_bad_input(arguments, told, run, capsys):
+def test_bad_input_is_one_line(arguments, message, run, capsys):
     path = [str(run.path)] if arguments else []
     given = [] if "--format" in arguments else ["--format", "onnx"]
     assert main(["export", *path, *given, *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert told in error
+    assert message in error
 
 
-def test_a_missing_extra_and_a_missing_compiler_are_named(run, monkeypatch, capsys):
+def test_missing_extra_and_missing_compiler_are_named(run, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *_: None if name == "onnxscript" else find(name)
@@ -189,6 +189,4 @@ def test_a_missing_extra_and_a_missing_compiler_are_named(run, monkeypatch, caps
 
     monkeypatch.setattr(builder, "get_cpp_compiler", none)
     assert main(["export", str(run.path), "--format", "libtorch"]) == 2
-    assert "install g++ or name one in CXX, or leave it out: --format onnx" in (
-        capsys.readouterr().err
-    )
+    assert "install g++ or name one in CXX, or use --format onnx only" in (capsys.readouterr().err)

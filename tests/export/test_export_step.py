@@ -1,21 +1,21 @@
-"""The step of a policy as one graph: the same decisions as the live policy, for any batch size."""
+"""The exported step decides like the live policy, for any batch size."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from anything import register_anything, scene
+from anything import policy_and_env, register_anything
 from gymnasium import spaces
 
 import rookery.export.step as step_module
 import rookery.export.verify as verify
-from rookery.envs.factory import learnt_layers
+from rookery.envs.factory import learning_wrappers
 from rookery.errors import BadInput, RookeryError
-from rookery.export.export import traced
+from rookery.export.export import trace_step
 from rookery.export.interface import described_space, interface_of
 from rookery.export.step import Step
-from rookery.export.verify import batch_sizes, difference, order, record, replay
+from rookery.export.verify import batch_sizes, compare_with_recording, difference, order, record
 
 KINDS = spaces.Dict(
     {
@@ -57,59 +57,66 @@ CASES = {
 
 
 TRACED = ("ppo-every-kind", "rainbow", "r2d2-gru")
-"""The others are traced with their files, in test_export_formats.py."""
+"""Cases traced here; test_export_formats.py traces the others."""
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    """A graph in Python is slow: fewer steps, in episodes of 5 to 24."""
+    """Fewer steps, because a graph run in Python is slow."""
     monkeypatch.setattr(verify, "STEPS", 280)
 
 
-def made(case, lanes=7):
+def make_case(case, lanes=7):
     algorithm, action, obs, algo, env, net = CASES[case]
     register_anything("anything", obs, ACTIONS[action])
-    return scene(algorithm, "anything", lanes, algo=algo, env=env, net=SMALL | net)
+    return policy_and_env(algorithm, "anything", lanes, algo=algo, env=env, net=SMALL | net)
 
 
 def run_of(step, trace):
-    """A step, or the graph that is traced of it, called as an exported file is."""
-    module = traced(step).module() if trace else step
+    """Return a function that runs a step, or its traced graph, like an exported file."""
+    module = trace_step(step).module() if trace else step
 
     def run(inputs):
         tensors = [torch.from_numpy(x) for x in inputs]
         obs = len(step.leaves)
-        told = (tuple(tensors[:obs]), tensors[obs], tensors[obs + 1], tuple(tensors[obs + 2 :]))
+        arguments = (
+            tuple(tensors[:obs]),
+            tensors[obs],
+            tensors[obs + 1],
+            tuple(tensors[obs + 2 :]),
+        )
         with torch.no_grad():
-            return [x.numpy() for x in module(*told)]
+            return [x.numpy() for x in module(*arguments)]
 
     return run
 
 
-def examined(policy, env, trace=False):
-    """How far the step is off the live policy, for each batch size."""
+def verified(policy, env, trace=False):
+    """Return the recording, and the differences from the live policy for each batch size."""
     step = Step(policy.algorithm, env)
     interface = interface_of(step)
     recording = record(policy, env, seed=3)
     env.close()
     run = run_of(step, trace)
-    return recording, [replay(run, interface, recording, n) for n in batch_sizes(recording)]
+    return recording, [
+        compare_with_recording(run, interface, recording, n) for n in batch_sizes(recording)
+    ]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_decides_as_the_live_policy(case):
-    policy, env = made(case)
-    recording, found = examined(policy, env, trace=case in TRACED)
+def test_step_decides_like_the_live_policy(case):
+    policy, env = make_case(case)
+    recording, found = verified(policy, env, trace=case in TRACED)
     assert recording.reward.shape == (40, 7)
-    assert recording.first[1:].sum() > 7, "episodes began while others went on"
-    assert len(np.unique(recording.answers["action"])) > 1, "it has a choice"
+    assert recording.first[1:].sum() > 7, "some episodes started while others continued"
+    assert len(np.unique(recording.answers["action"])) > 1, "more than one action was chosen"
     for furthest in found:
         assert max(furthest.values()) < 1e-5
 
 
-def test_one_environment_is_shown_to_a_larger_batch_too():
-    policy, env = made("r2d2", lanes=1)
-    recording, found = examined(policy, env)
+def test_recording_of_one_environment_is_also_checked_in_a_larger_batch():
+    policy, env = make_case("r2d2", lanes=1)
+    recording, found = verified(policy, env)
     assert batch_sizes(recording) == [1, 7]
     assert recording.reward.shape == (280, 1)
     assert max(max(furthest.values()) for furthest in found) < 1e-5
@@ -118,28 +125,28 @@ def test_one_environment_is_shown_to_a_larger_batch_too():
 @pytest.mark.parametrize(
     ("case", "broken"), [("r2d2", "q|action"), ("ppo-lstm", "logits|value|action")]
 )
-def test_state_that_is_not_cleared_is_found_out(case, broken, monkeypatch):
-    monkeypatch.setattr(step_module, "cleared", lambda x, first: x)
+def test_verification_fails_if_state_is_not_reset(case, broken, monkeypatch):
+    monkeypatch.setattr(step_module, "zero_where", lambda x, first: x)
     with pytest.raises(RookeryError, match=broken):
-        examined(*made(case))
+        verified(*make_case(case))
 
 
-def test_one_lane_that_clears_another_is_found_out(monkeypatch):
-    monkeypatch.setattr(step_module, "cleared", lambda x, first: x * (~first.any()).to(x.dtype))
+def test_verification_fails_if_one_entry_resets_another(monkeypatch):
+    monkeypatch.setattr(step_module, "zero_where", lambda x, first: x * (~first.any()).to(x.dtype))
     with pytest.raises(RookeryError, match="differs from the live one"):
-        examined(*made("ppo-lstm"))
+        verified(*make_case("ppo-lstm"))
 
 
-def test_a_wrapper_that_nobody_taught_it_is_refused():
-    policy, env = made("ppo-lstm")
-    learnt_layers(env)[1][0].__class__ = type("Rotate", (type(env).__mro__[1],), {})
+def test_unknown_wrapper_is_refused():
+    policy, env = make_case("ppo-lstm")
+    learning_wrappers(env)[1][0].__class__ = type("Rotate", (type(env).__mro__[1],), {})
     with pytest.raises(BadInput, match="Rotate"):
         Step(policy.algorithm, env)
     env.close()
 
 
-def test_scaling_is_that_of_the_wrapper_to_the_bit():
-    policy, env = made("ppo-lstm")
+def test_normalization_equals_the_wrapper_bit_for_bit():
+    policy, env = make_case("ppo-lstm")
     step = Step(policy.algorithm, env)
     layer = env.env
     values = np.random.default_rng(0).normal(0, 30, (50, 4)).astype(np.float32)
@@ -150,7 +157,7 @@ def test_scaling_is_that_of_the_wrapper_to_the_bit():
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(143, 7), (12, 3), (4, 9), (1, 1)])
-def test_every_lane_sees_all_rows_after_a_start_of_its_own(rows, batch):
+def test_every_batch_entry_sees_all_rows_after_its_own_restart(rows, batch):
     shown = order(rows, batch)
     for lane in range(batch):
         seen = shown[:, lane].tolist()
@@ -160,7 +167,7 @@ def test_every_lane_sees_all_rows_after_a_start_of_its_own(rows, batch):
     assert shown[0].tolist() == [0] * batch
 
 
-def test_differences():
+def test_difference_is_infinite_for_nan_and_other_types_and_shapes():
     want = np.array([1.0, -2.0], np.float32)
     assert difference(want, want) == 0
     assert difference(want + np.float32(0.5), want) == 0.5
@@ -170,10 +177,10 @@ def test_differences():
     assert difference(np.array([3]), np.array([1])) == 2
 
 
-def test_spaces_are_told_as_the_protocol_does():
-    told = described_space(KINDS)
-    assert told["keys"] == list(KINDS.spaces)
-    parts = dict(zip(told["keys"], told["parts"], strict=True))
+def test_described_spaces_match_the_protocol():
+    described = described_space(KINDS)
+    assert described["keys"] == list(KINDS.spaces)
+    parts = dict(zip(described["keys"], described["parts"], strict=True))
     assert parts["codes"] == {
         "type": "MultiDiscrete",
         "dtype": "<i8",

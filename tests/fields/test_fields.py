@@ -1,4 +1,4 @@
-"""Settings: dataclasses, dicts, command-line text and help agree."""
+"""Settings: conversion of dataclasses to and from dicts, flags and help."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Required:
     algo: Any = field(default_factory=Algo)
 
 
-def refused(values: dict[str, Any], cls: Any = Config) -> str:
+def error_of(values: dict[str, Any], cls: Any = Config) -> str:
     with pytest.raises(BadInput) as caught:
         from_dict(cls, values)
     return str(caught.value)
 
 
-def built(name: str, value: Any) -> Any:
+def converted(name: str, value: Any) -> Any:
     return getattr(from_dict(Config, {name: value}), name)
 
 
@@ -92,14 +92,14 @@ def test_round_trip_through_json():
     assert from_dict(Config, to_dict(Config())) == Config()
 
 
-def test_values_are_laid_over_the_base_and_leave_the_rest():
+def test_values_replace_those_of_the_base_and_keep_the_rest():
     base = Config(algo=Algo(gamma=0.5, clip=None), env_steps=7)
     changed = from_dict(Config, {"algo": {"clip": 1}}, base)
     assert changed == Config(algo=Algo(gamma=0.5, clip=1.0), env_steps=7)
     assert isinstance(changed.algo.clip, float)
 
 
-def test_a_group_of_any_type_takes_the_type_of_what_stands_there():
+def test_a_nested_group_keeps_the_type_of_its_current_value():
     base = Required(env="A", algo=Other())
     assert from_dict(Required, {"algo": {"alpha": "0.7"}}, base).algo == Other(alpha=0.7)
     assert "algo.alpha" in flags_of(base)
@@ -110,19 +110,19 @@ def test_a_group_of_any_type_takes_the_type_of_what_stands_there():
     ("value", "expected"),
     [(5, 5), ("200_000", 200_000), ("1e6", 1_000_000), (1e6, 1_000_000), ("-3", -3), (" 7 ", 7)],
 )
-def test_whole_numbers(value: Any, expected: int):
-    result = built("env_steps", value)
+def test_whole_numbers_are_converted(value: Any, expected: int):
+    result = converted("env_steps", value)
     assert result == expected
     assert type(result) is int
 
 
 def test_large_whole_numbers_keep_every_digit():
-    assert built("env_steps", "9007199254740993") == 9007199254740993
+    assert converted("env_steps", "9007199254740993") == 9007199254740993
 
 
 @pytest.mark.parametrize("value", [1.5, "1.5", True, "abc", "", None, [1], "inf", float("nan")])
-def test_what_is_no_whole_number_is_refused(value: Any):
-    assert refused({"env_steps": value}).startswith("env_steps: expected a whole number, got ")
+def test_other_values_for_a_whole_number_are_errors(value: Any):
+    assert error_of({"env_steps": value}).startswith("env_steps: expected a whole number, got ")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_what_is_no_whole_number_is_refused(value: Any):
         *((word, False) for word in (False, "false", "no", "OFF", "0")),
     ],
 )
-def test_truth(value: Any, expected: bool):
-    assert built("compile", value) is expected
+def test_words_for_true_and_false_are_converted(value: Any, expected: bool):
+    assert converted("compile", value) is expected
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_truth(value: Any, expected: bool):
         ("threads", "auto", "auto"),
     ],
 )
-def test_text_becomes_what_the_type_says(name: str, value: Any, expected: Any):
-    assert built(name, value) == expected
+def test_text_is_converted_to_the_type_of_the_setting(name: str, value: Any, expected: Any):
+    assert converted(name, value) == expected
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_text_becomes_what_the_type_says(name: str, value: Any, expected: Any):
         ({"algo": {"gamma": 2}}, "algo.gamma must lie in (0, 1], got 2.0"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_expected(values: dict[str, Any], message: str):
-    assert refused(values) == message
+def test_a_wrong_value_is_an_error_that_says_what_is_expected(values: dict[str, Any], message: str):
+    assert error_of(values) == message
 
 
 @pytest.mark.parametrize(
@@ -194,19 +194,19 @@ def test_a_wrong_value_is_named_with_what_is_expected(values: dict[str, Any], me
         ({"algo": {"zzzz": 1}}, "algo.zzzz: no such setting."),
     ],
 )
-def test_an_unknown_setting_names_the_nearest(values: dict[str, Any], message: str):
-    assert refused(values) == message
+def test_an_unknown_setting_is_an_error_with_the_nearest_name(values: dict[str, Any], message: str):
+    assert error_of(values) == message
 
 
-def test_a_setting_without_default_must_be_given():
-    assert refused({}, Required) == "env: must be given, it has no default"
+def test_a_missing_setting_without_default_is_an_error():
+    assert error_of({}, Required) == "env: must be set, it has no default"
     assert from_dict(Required, {"env": "A"}) == Required("A")
 
 
 FLAGS = {name: info.hint for name, info in flags_of(Config).items()}
 
 
-def test_flags_in_every_spelling():
+def test_flags_are_parsed_in_every_spelling():
     args = "ppo --algo.learning-rate 0.1 --env-steps=1e6 CartPole-v1 --algo.gamma=0.9"
     given, positional = parse_flags(args.split(" "), FLAGS)
     assert given == {"algo.learning_rate": "0.1", "env_steps": "1e6", "algo.gamma": "0.9"}
@@ -236,7 +236,7 @@ def test_flag_values(args: str, given: dict[str, Any], positional: list[str]):
     assert parse_flags(args.split(), FLAGS) == (given, positional)
 
 
-def test_a_flag_that_starts_with_no_is_itself():
+def test_a_flag_whose_name_starts_with_no_is_not_a_negation():
     assert parse_flags(["--no-preset"], {"no_preset": bool, "preset": str}) == (
         {"no_preset": True},
         [],
@@ -260,17 +260,17 @@ def test_a_flag_that_starts_with_no_is_itself():
         ("--no-name", "--no-name: no such option."),
     ],
 )
-def test_flags_that_cannot_be_read(args: str, message: str):
+def test_bad_flags_are_errors(args: str, message: str):
     with pytest.raises(BadInput) as caught:
         parse_flags(args.split(), FLAGS)
     assert str(caught.value).startswith(message)
 
 
-def test_nest():
+def test_nest_groups_dotted_names():
     assert nest({"a.b.c": 1, "a.d": 2, "e": 3}) == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
-    with pytest.raises(BadInput, match="as a whole"):
+    with pytest.raises(BadInput, match=r"a\.b: a is also set"):
         nest({"a": 1, "a.b": 2})
-    with pytest.raises(BadInput, match="as a whole"):
+    with pytest.raises(BadInput, match="a: a setting inside it is also set"):
         nest({"a.b": 2, "a": 1})
 
 

@@ -139,7 +139,7 @@ def test_exactly_so_many_episodes_with_each_lanes_share_fixed(count):
     for _ in range(2):  # the second batch starts afresh
         segment = actor.collect()
         share = [count // 3 + (lane < count % 3) for lane in range(3)]
-        played = actor.take_episodes()
+        played = actor.take_played().episodes
         assert len(played) == count
         expected = sorted(n for n, k in zip(lengths, share, strict=True) for _ in range(k))
         assert sorted(length for _, length in played) == expected
@@ -193,12 +193,12 @@ def test_what_was_collected_can_be_learned_from():
     assert not any(leaf.requires_grad for leaf in leaves(segment))
 
 
-def test_take_episodes_forgets_what_it_told():
+def test_take_played_returns_each_episode_once():
     env = EpisodeStatistics(Lanes(LANES, told))
     loop = Loop(make(PPO, spaces_of(env), rollout_steps=8), env)
     loop.actor.collect()
-    assert loop.actor.take_episodes() == [(2, 2), (4, 4), (3, 3)]
-    assert loop.actor.take_episodes() == []
+    assert loop.actor.take_played().episodes == [(2, 2), (4, 4), (3, 3)]
+    assert loop.actor.take_played().episodes == []
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

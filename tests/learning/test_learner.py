@@ -24,7 +24,7 @@ def a_learner(algorithm, **settings):
 
 
 class Regression(Algorithm):
-    """The least an algorithm can be: a network fitted to the stored returns."""
+    """A network fitted to stored returns; it does not act."""
 
     device = CPU
 
@@ -34,8 +34,17 @@ class Regression(Algorithm):
         self.network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
         self.priority = None
 
-    def initial_state(self, batch):
-        return ()
+    def draw(self, explore, generator):
+        raise NotImplementedError
+
+    def choose(self, obs, reward, state, draw, explain=False):
+        raise NotImplementedError
+
+    def prepare(self, segment):
+        raise NotImplementedError
+
+    def memory(self, lanes, writers, seed):
+        raise NotImplementedError
 
     def statistics(self, batch):
         return batch.steps.mask.double().sum().unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Streams of rows that tell where they stand, and replay memories to put them in."""
+"""Streams of rows that contain their own position, and replay memories to store them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rookery.memory.ring import Layout, Ring
 
 
 class Episode(NamedTuple):
-    """An episode of a lane, as it was planned; the stream may end before it does."""
+    """A planned episode of a lane; the stream may end before it does."""
 
     start: int
-    """Row of its first step; its final observation stands on the masked row start + length."""
+    """Row of its first step; its final observation is on the masked row start + length."""
     rewards: list[float]
     terminated: bool
 
@@ -36,15 +36,15 @@ class Stream(NamedTuple):
     steps: Steps
     episodes: list[list[Episode]]
     arrays: Steps
-    """The same as numpy arrays, which are quicker to look into."""
+    """The same rows as numpy arrays, for faster access."""
 
     def row_of(self, where):
-        """The row whose observation says `where` = (lane + 1, episode, step)."""
+        """Return the row whose observation `where` is (lane + 1, episode, step)."""
         lane, episode, step = (int(x) for x in where)
         return self.episodes[lane - 1][episode].start + step
 
     def at(self, lane, row):
-        """Number of the episode that a row belongs to, and its step in it."""
+        """Return the episode of a row and the row's step in it."""
         episodes = self.episodes[lane]
         number = bisect.bisect_right(episodes, row, key=lambda episode: episode.start) - 1
         return number, row - episodes[number].start
@@ -55,7 +55,7 @@ class Stream(NamedTuple):
 
 
 def a_stream(seed, rows, lanes, longest=12):
-    """Episodes of 1 to `longest` steps, half of them truncated.
+    """Return a stream of episodes of 1 to `longest` steps, half of them truncated.
 
     An observation says (lane + 1, episode, step), so that no observation is zero.
     """
@@ -88,7 +88,7 @@ def a_stream(seed, rows, lanes, longest=12):
 
 
 def state_before(lanes, row):
-    """The recurrent state that stands before a row, [B, 2] and [B]: it says lane + 1 and row."""
+    """Return the recurrent state before a row, [B, 2] and [B]; it contains lane + 1 and row."""
     lane = torch.as_tensor(lanes) + 1.0
     row = torch.as_tensor(row).expand_as(lane).float()
     return torch.stack([lane, row], -1), lane * 1000 + row
@@ -111,11 +111,11 @@ def layout(frames=1, stride=1, state=False):
 def a_replay(
     windows, lanes, rows, *, kind=None, writers=1, batch_size=64, alpha=0.0, beta=0.4, **more
 ):
-    """A memory of `rows` rows of each lane; drawn from evenly without an alpha, at any time."""
+    """Return a memory of `rows` rows per lane, uniform without alpha, without a rate limit."""
     ring = Ring(kind or layout(), lanes, rows)
     places = lanes * ring.starts
-    evenly = Uniform(lanes, ring.starts)
-    distribution = Prioritized(places, alpha, beta) if alpha else evenly
+    uniform = Uniform(lanes, ring.starts)
+    distribution = Prioritized(places, alpha, beta) if alpha else uniform
     limiter = Limiter(None, 0, 0)
     return Replay(ring, windows, distribution, limiter, batch_size, 0, CPU, writers, **more)
 
@@ -133,12 +133,12 @@ def feed(memory, stream, first, last, writer=0, sizes=(1, 2, 3, 5, 8), lanes=sli
 
 
 def writer_lanes(memory, writer):
-    return slice(writer * memory.lanes_each, (writer + 1) * memory.lanes_each)
+    return slice(writer * memory.lanes_per_writer, (writer + 1) * memory.lanes_per_writer)
 
 
 def drawn(memory, batches):
-    """Windows of so many batches, as (lane, row) by their keys, each with its batch, as arrays,
-    and its place in it."""
+    """Yield (lane, row) of the windows in some batches, with the batch as arrays and the index in
+    it."""
     for _ in range(batches):
         batch = tree_map(torch.Tensor.numpy, memory.sample())
         for b, key in enumerate(batch.keys.tolist()):
@@ -146,7 +146,7 @@ def drawn(memory, batches):
 
 
 def chi_square_fits(counts, expected):
-    """Whether counts are those of a distribution, with a margin of six standard deviations."""
+    """True if counts fit a distribution, with a margin of six standard deviations."""
     assert min(expected) >= 5
     statistic = float(((np.asarray(counts) - expected) ** 2 / expected).sum())
     freedom = len(expected) - 1

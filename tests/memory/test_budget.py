@@ -1,4 +1,4 @@
-"""Capacities in rows or bytes, and what the machine has."""
+"""Capacities in rows or bytes, and the machine's memory."""
 
 import pytest
 
@@ -16,14 +16,14 @@ from rookery.memory import budget
         ("640kb", 640e3),
     ],
 )
-def test_bytes(text, expected):
+def test_capacities_in_bytes_are_parsed(text, expected):
     assert budget.capacity_bytes(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "8", "GB", "8 G", "-8GB", "8GiB", "eight GB", "8GB!", "1e9GB", "8.GB", "8 GB 1"]
 )
-def test_nonsense_is_refused_with_what_was_given(text):
+def test_an_unreadable_capacity_is_an_error_with_its_value(text):
     for ask in (budget.capacity_bytes, budget.check_capacity):
         with pytest.raises(BadInput) as raised:
             ask(text)
@@ -32,7 +32,7 @@ def test_nonsense_is_refused_with_what_was_given(text):
         )
 
 
-def test_a_capacity_is_rows_or_the_rows_that_fit():
+def test_a_capacity_in_bytes_is_the_rows_that_fit():
     assert budget.rows_within(1_000, 7_072.0) == 1_000
     assert budget.rows_within("1MB", 250.0) == 4_000
     assert budget.rows_within("1MB", 300.0) == 3_333
@@ -40,31 +40,31 @@ def test_a_capacity_is_rows_or_the_rows_that_fit():
 
 
 @pytest.mark.parametrize("capacity", [0, -5, "0GB"])
-def test_a_capacity_of_nothing_is_refused(capacity):
+def test_a_capacity_below_one_is_an_error(capacity):
     with pytest.raises(BadInput, match=f"algo.capacity.*{capacity}"):
         budget.check_capacity(capacity)
 
 
-def test_capacities_that_will_do():
+def test_positive_capacities_are_accepted():
     budget.check_capacity(1)
     budget.check_capacity("8GB")
 
 
-def test_more_than_the_machine_has_is_refused_in_one_line_with_both_figures(monkeypatch):
+def test_a_replay_larger_than_memory_is_an_error_with_both_sizes(monkeypatch):
     monkeypatch.setattr(budget, "machine_bytes", lambda: 16_000_000_000)
-    budget.check_fits(16e9, 1_000_000)
-    budget.check_fits(8e9, 1_000_000, ranks=2)
+    budget.check_replay_fits(16e9, 1_000_000)
+    budget.check_replay_fits(8e9, 1_000_000, ranks=2)
     with pytest.raises(BadInput, match=r"8\.1 GB on each of 2 ranks.*16\.0 GB"):
-        budget.check_fits(8.1e9, 1_000_000, ranks=2)
+        budget.check_replay_fits(8.1e9, 1_000_000, ranks=2)
     with pytest.raises(BadInput) as raised:
-        budget.check_fits(28.3e9, 4_000_000)
+        budget.check_replay_fits(28.3e9, 4_000_000)
     line = str(raised.value)
     assert "\n" not in line
     for part in ("algo.capacity", "4,000,000 rows", "28.3 GB", "16.0 GB"):
         assert part in line
 
 
-def test_a_limit_of_the_group_of_processes_counts(monkeypatch, tmp_path):
+def test_a_cgroup_limit_lowers_the_machines_memory(monkeypatch, tmp_path):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(budget, "CGROUP", limit)
     whole = budget.machine_bytes()
@@ -74,6 +74,6 @@ def test_a_limit_of_the_group_of_processes_counts(monkeypatch, tmp_path):
         assert budget.machine_bytes() == expected
 
 
-def test_sizes_read_well():
+def test_sizes_are_shown_in_gigabytes_or_megabytes():
     assert budget.gigabytes(7.07e9) == "7.1 GB"
     assert budget.gigabytes(2.5e7) == "25.0 MB"

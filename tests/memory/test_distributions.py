@@ -1,4 +1,4 @@
-"""How likely each window is, and what it then weighs."""
+"""Probabilities and importance weights of windows."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_beta_rises_over_the_run(done, beta):
     np.testing.assert_allclose(draw.weight, (8 * probability) ** -beta, rtol=1e-9)
 
 
-def test_beta_stays_where_no_end_is_given():
+def test_beta_is_constant_without_an_end():
     distribution = Prioritized(100, 0.6, 0.4)
     distribution.set_progress(0.5)
     assert distribution.beta == 0.4
@@ -80,8 +80,8 @@ def test_importance_weights_correct_for_the_probability(beta):
     np.testing.assert_allclose(draw.weight, expected, rtol=1e-12)
 
 
-def test_every_part_of_a_batch_has_its_draw():
-    # Of 64 equal windows a batch of 64 draws each once: it is spread evenly over the total.
+def test_batches_are_stratified():
+    # Of 64 equal windows a batch of 64 draws each once.
     distribution = Prioritized(64, 1.0, 0.4)
     distribution.put(np.arange(64), np.ones(64))
     assert sorted(distribution.draw(64, rng()).places.tolist()) == list(range(64))
@@ -90,14 +90,14 @@ def test_every_part_of_a_batch_has_its_draw():
 def test_a_priority_of_0_is_still_drawn():
     distribution = Prioritized(10, 0.5, 0.4)
     distribution.put(index(2, 3), np.array([0.0, 1.0]))
-    # sqrt(1e-6) of about 1: a thousandth of the draws.
+    # The weight sqrt(1e-6) is a thousandth of the total, about 1.
     counts = counts_of(distribution, 10, 300, 1_000)
     assert counts.sum() == counts[2] + counts[3] == 300_000
     assert 200 < counts[2] < 400
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_a_priority_that_is_no_number_ends_the_run(wrong):
+def test_a_non_finite_priority_raises_diverged(wrong):
     distribution = Prioritized(10, 0.6, 0.4)
     distribution.put(index(1, 2), np.ones(2))
     with pytest.raises(Diverged, match="priority"):
@@ -130,23 +130,23 @@ def test_dropped_windows_are_never_drawn_again():
     assert counts[1::2].all()
 
 
-def test_uniform_draws_every_window_alike():
+def test_uniform_draws_all_windows_equally_often():
     distribution = Uniform(4, 100)
-    there = np.flatnonzero(np.random.default_rng(0).random(400) < 0.6)
-    distribution.put(there, None)
+    present = np.flatnonzero(np.random.default_rng(0).random(400) < 0.6)
+    distribution.put(present, None)
     counts = counts_of(distribution, 400, 500, 64)
-    assert counts.sum() == counts[there].sum() == 32_000
-    assert chi_square_fits(counts[there], np.full(len(there), 32_000 / len(there)))
+    assert counts.sum() == counts[present].sum() == 32_000
+    assert chi_square_fits(counts[present], np.full(len(present), 32_000 / len(present)))
 
 
-def test_uniform_draws_alike_from_the_first_few_windows_of_a_large_memory():
+def test_uniform_draws_equally_often_from_an_almost_empty_memory():
     lanes, starts = 5, 1_000_000
     distribution = Uniform(lanes, starts)
-    there = np.concatenate([lane * starts + np.arange(3 + lane) for lane in range(lanes)])
-    distribution.put(there, None)
+    present = np.concatenate([lane * starts + np.arange(3 + lane) for lane in range(lanes)])
+    distribution.put(present, None)
     draw = distribution.draw(25_000, rng())
     places, counts = np.unique(draw.places, return_counts=True)
-    assert places.tolist() == there.tolist()
+    assert places.tolist() == present.tolist()
     assert chi_square_fits(counts, np.full(25, 1_000.0))
     assert draw.weight.tolist() == [1.0] * 25_000
 
@@ -170,18 +170,18 @@ def test_uniform_draws_from_the_last_place_of_every_lane():
 def test_windows_are_counted_once(make):
     distribution = make()
     random = np.random.default_rng(0)
-    there = set()
+    present = set()
     for _ in range(500):
         some = random.choice(200, random.integers(0, 30), replace=False)
         if random.random() < 0.5:
             distribution.put(some, random.choice([0.0, 1.0, 3.0], len(some)))
-            there |= set(some.tolist())
+            present |= set(some.tolist())
         else:
             distribution.drop(some)
-            there -= set(some.tolist())
-        assert distribution.count == len(there)
-        if there:
-            assert set(distribution.draw(50, rng()).places.tolist()) <= there
+            present -= set(some.tolist())
+        assert distribution.count == len(present)
+        if present:
+            assert set(distribution.draw(50, rng()).places.tolist()) <= present
 
 
 @pytest.mark.parametrize("make", [lambda: Uniform(1, 50), lambda: Prioritized(50, 0.6, 0.4)])

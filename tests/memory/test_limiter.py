@@ -1,4 +1,4 @@
-"""Neither readers nor writers run away."""
+"""The limiter keeps readers and writers at the ratio of samples per insert."""
 
 import random
 import threading
@@ -9,7 +9,7 @@ import pytest
 from rookery.memory.limiter import Limiter
 
 
-def test_nothing_is_drawn_during_the_warm_up_and_nobody_waits_to_insert():
+def test_during_the_warm_up_readers_wait_and_writers_do_not():
     limiter = Limiter(2.0, warm_up=100, tolerance=10)
     for _ in range(99):
         assert limiter.may_insert()
@@ -26,7 +26,7 @@ def test_nothing_is_drawn_during_the_warm_up_and_nobody_waits_to_insert():
     assert not limiter.may_sample(7)
 
 
-def test_both_sides_wait_for_each_other():
+def test_readers_wait_for_samples_due_and_writers_for_the_tolerance():
     limiter = Limiter(2.0, warm_up=0, tolerance=10)
     limiter.note_inserted(1)  # the warm-up ends with the first rows
     limiter.note_inserted(5)
@@ -40,7 +40,7 @@ def test_both_sides_wait_for_each_other():
     assert not limiter.wait_to_sample(9, 0.01)
 
 
-def test_without_a_ratio_nobody_waits_after_the_warm_up():
+def test_without_a_ratio_neither_side_waits_after_the_warm_up():
     limiter = Limiter(None, warm_up=10, tolerance=0)
     assert not limiter.may_sample(1)
     limiter.note_inserted(10)
@@ -121,8 +121,8 @@ def test_the_ratio_holds_at_all_times(ratio, slow):
     done.set()
     reader.join(10)
     assert not reader.is_alive()
-    # Nothing is drawn before it is due. A writer goes on while no more than the tolerance is due,
-    # so that at worst all of them add a segment on top of it.
+    # Samples are never drawn before they are due. Writers insert while no more than the tolerance
+    # is due, so at worst all of them add a segment on top of it.
     assert min(behind) >= 0
     assert max(behind) <= tolerance + WRITERS * ROWS * ratio
     assert limiter.sampled > 0.5 * ratio * (inserts - warm_up) - tolerance

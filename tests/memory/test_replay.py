@@ -1,4 +1,4 @@
-"""Windows drawn from the memory against the episodes that were put into it."""
+"""Windows drawn from a replay memory against the episodes stored in it."""
 
 import collections
 import time
@@ -10,7 +10,7 @@ from scenes import CPU
 from streams import a_replay, a_stream, chi_square_fits, drawn, feed, layout, state_before
 
 from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replay_spec import build_replay
+from rookery.algorithms.replay_spec import ReplaySpec
 from rookery.data.tree import tree_map
 from rookery.errors import Diverged
 from rookery.memory.distributions import Prioritized
@@ -22,8 +22,7 @@ GAMMA = 0.9
 
 
 def reference(stream, lane, row, n):
-    """Sum of rewards, factor of the value after them, and where that value is taken, from the
-    episode as it was planned."""
+    """Return n-step reward, discount and row of the bootstrap value from the planned episode."""
     number, step = stream.at(lane, row)
     episode = stream.episodes[lane][number]
     count = min(n, episode.length - step)
@@ -33,7 +32,7 @@ def reference(stream, lane, row, n):
 
 
 def unmasked(stream, lane, first, last):
-    """(lane, row) of the steps played in rows [first, last)."""
+    """Return (lane, row) of the unmasked rows in [first, last)."""
     return {(lane, row) for row in range(first, last) if not stream.masked(lane, row)}
 
 
@@ -56,7 +55,7 @@ def check_transition(stream, lane, row, batch, b, n, frames=1):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("head", [6, 30, 41, 200])
-def test_every_step_played_with_a_whole_window_is_drawn_with_the_sums_of_its_episode(n, head):
+def test_every_unmasked_row_is_drawn_with_the_n_step_sums_of_its_episode(n, head):
     lanes, rows = 3, 40
     stream = a_stream(n, 210, lanes)
     memory = a_replay(Transitions(n, GAMMA), lanes, rows)
@@ -87,8 +86,8 @@ def test_the_last_steps_of_an_episode_appear_with_shortened_sums():
     assert min(over[True], over[False]) > 100
 
 
-def test_a_hand_worked_batch():
-    # Rewards 1, 2, 4 and the end by truncation; then a reset row and an episode of 8.
+def test_n_step_transitions_by_hand():
+    # Rewards 1, 2, 4, then truncation, a reset row, and an episode with the reward 8.
     stream = a_stream(0, 6, 1)
     steps = stream.steps
     steps.reward[:, 0] = torch.tensor([1.0, 2, 4, 0, 8, 16])
@@ -105,7 +104,7 @@ def test_a_hand_worked_batch():
 
 
 @pytest.mark.parametrize("head", [30, 60, 61, 200])
-def test_stacks_at_both_ends_are_those_of_the_episode(head):
+def test_first_and_last_observations_stack_frames_of_their_episode(head):
     n, frames, rows, lanes = 3, 4, 60, 2
     stream = a_stream(7, 210, lanes)
     memory = a_replay(Transitions(n, GAMMA), lanes, rows, kind=layout(frames))
@@ -128,7 +127,7 @@ def test_stacks_at_both_ends_are_those_of_the_episode(head):
     assert memory.distribution.count == len(expected) > 0
 
 
-def test_windows_are_drawn_alike():
+def test_windows_are_drawn_equally_often():
     stream = a_stream(2, 100, 2)
     memory = a_replay(Transitions(3, GAMMA), 2, 50)
     feed(memory, stream, 0, 100)
@@ -141,7 +140,7 @@ def test_windows_are_drawn_alike():
 
 
 def check_sequence(stream, lane, row, batch, b, length, origin=0):
-    """Rows and masks are those of the stream, in which a masked row parts two episodes."""
+    """Assert that rows and masks are those of the stream."""
     part = slice(row - origin, row - origin + length)
     got, expected = batch.steps, stream.arrays
     assert np.array_equal(got.obs["where"][:, b], expected.obs["where"][part, lane])
@@ -152,7 +151,7 @@ def check_sequence(stream, lane, row, batch, b, length, origin=0):
 
 @pytest.mark.parametrize(("length", "stride"), [(10, 4), (8, 4), (9, 3), (5, 5)])
 @pytest.mark.parametrize("head", [24, 60, 240])
-def test_sequences_are_stretches_of_the_stream_with_the_states_before_them(length, stride, head):
+def test_sequences_are_rows_of_the_stream_with_the_stored_states(length, stride, head):
     lanes, rows, later = 3, 60, stride
     stream = a_stream(5, 250, lanes)
     windows = Sequences(length, stride, samples=7, later=later)
@@ -169,7 +168,7 @@ def test_sequences_are_stretches_of_the_stream_with_the_states_before_them(lengt
     seen = set()
     for lane, row, batch, b in drawn(memory, 40):
         check_sequence(stream, lane, row, batch, b, length)
-        # With a length of one stride, the state after the window comes with the next segment.
+        # If the length is one stride, the state after the window is stored with the next segment.
         ends = (batch.state, row), (batch.steps.extra["later_state"], row + later)
         for state, at in ends if length > later else ends[:1]:
             vector, number = state_before([lane], at)
@@ -203,7 +202,7 @@ def test_sequences_of_stacks_do_not_mix_episodes(head):
 
 
 SMALLEST = [
-    # (length, stride, frames): Transitions with a stride of 1; the others as R2D2 has them.
+    # (length, stride, frames): Transitions with stride 1; the others as in R2D2.
     *((4, 1, 1), (4, 1, 4), (10, 4, 1), (10, 4, 2), (11, 5, 4), (9, 4, 4)),
     (123, 40, 4),
 ]
@@ -211,20 +210,17 @@ SMALLEST = [
 
 @pytest.mark.parametrize(("length", "stride", "frames"), SMALLEST)
 def test_the_smallest_memory_that_is_accepted_always_has_a_window(length, stride, frames):
-    # A reader may come while a writer is about to overwrite the oldest rows.
+    # The reader may draw while a writer is about to overwrite the oldest rows.
     count = stride if stride > 1 else 8
     least = -(-(length + stride + frames + count) // stride) * stride
-    memory = build_replay(
+    memory = ReplaySpec(
         ReplayConfig(capacity=least, batch_size=4, warm_up=0, samples_per_insert=None),
         layout(frames, stride),
         Transitions(length - 1, GAMMA) if stride == 1 else Sequences(length, stride, 1, stride),
-        lanes=1,
-        writers=1,
         rows_at_once=count,
         device=CPU,
-        seed=0,
         first_priorities=None,
-    )
+    ).build(lanes=1, writers=1, seed=0)
     assert memory.ring.rows == least
     stream = one_long_episode(5 * least)
     left = []
@@ -323,7 +319,7 @@ def test_no_sequence_reaches_across_a_cut(cut_at):
     assert seen == expected
 
 
-def test_a_cut_of_one_writer_leaves_the_others_alone():
+def test_a_cut_of_one_writer_does_not_change_the_others():
     streams = [a_stream(seed, 60, 1) for seed in range(2)]
     memory = a_replay(Transitions(3, GAMMA), 2, 30, writers=2)
     feed(memory, streams[0], 0, 20, 0)
@@ -334,7 +330,7 @@ def test_a_cut_of_one_writer_leaves_the_others_alone():
     assert {(0, row) for row in seen} == unmasked(streams[1], 0, 0, 27)
 
 
-def test_cuts_may_follow_each_other_and_come_first():
+def test_cuts_before_the_first_row_and_in_succession_work():
     memory = a_replay(Transitions(2, GAMMA), 1, 20)
     memory.cut(0)
     memory.cut(0)
@@ -378,7 +374,7 @@ def test_a_priority_that_comes_in_time_is_applied():
 
 
 @pytest.mark.parametrize("windows", [Transitions(3, GAMMA), Sequences(10, 4, 1, 4)])
-def test_later_rows_leave_priorities_alone(windows):
+def test_later_rows_do_not_change_priorities(windows):
     memory = a_replay(windows, 1, 80, kind=layout(stride=windows.stride), alpha=1.0)
     stream = one_long_episode(80)
     feed(memory, stream, 0, 40, sizes=(4,))
@@ -394,10 +390,10 @@ def test_a_priority_for_an_overwritten_window_is_dropped():
     feed(memory, stream, 0, 30, sizes=(10,))
     keys = torch.arange(10, 29)
     assert {row for _, row, _, _ in drawn(memory, 10)} == set(keys.tolist())
-    feed(memory, stream, 30, 35)  # rows 10 to 14 are gone, and 29 to 33 are new
+    feed(memory, stream, 30, 35)  # overwrites rows 10 to 14 and adds the windows 29 to 33
     memory.reweigh(keys, torch.full((19,), 7.0))
     weights = [weight_at(memory, 0, row) for row in range(15, 35)]
-    # Row 34 stands where 14 stood, and its window is not whole yet.
+    # Row 34 is in the slot of row 14, and its window is not complete yet.
     assert weights == [7.0] * 14 + [1.0] * 5 + [0.0]
     assert memory.distribution.count == 19
 
@@ -450,7 +446,7 @@ def test_importance_weights_are_divided_by_the_largest_of_the_batch():
         assert batch.weight.dtype == torch.float32
 
 
-def test_drawn_evenly_all_weigh_1_and_priorities_change_nothing():
+def test_uniform_weights_are_1_and_priorities_have_no_effect():
     memory = a_replay(Transitions(1, GAMMA), 1, 20)
     feed(memory, one_long_episode(20), 0, 20)
     batch = memory.sample()
@@ -459,7 +455,7 @@ def test_drawn_evenly_all_weigh_1_and_priorities_change_nothing():
     assert memory.distribution.count == 19
 
 
-def test_a_diverged_priority_is_told():
+def test_a_non_finite_priority_raises_diverged():
     memory = prioritized()
     feed(memory, one_long_episode(20), 0, 20)
     with pytest.raises(Diverged):
@@ -467,11 +463,11 @@ def test_a_diverged_priority_is_told():
 
 
 @pytest.mark.parametrize("sizes", [(1,), (1, 2, 3, 5, 8), (16,)])
-def test_first_priorities_are_worked_out_from_each_windows_own_rows(sizes):
+def test_first_priorities_depend_on_the_rows_of_their_window_only(sizes):
     n, lanes, rows = 2, 3, 40
 
     def first(columns, starts):
-        """Says which rows it saw: the action value before and the value n rows later."""
+        """Return priorities that encode the rows: the first action value and the value n later."""
         assert len(columns.reward) == starts[-1] + n + 1
         assert columns.extra["q"].shape == columns.mask.shape == columns.discount.shape
         q, value = columns.extra["q"], columns.extra["value"]
@@ -488,7 +484,7 @@ def test_first_priorities_are_worked_out_from_each_windows_own_rows(sizes):
                 assert weight_at(memory, lane_, row) == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_sequences_have_first_priorities_too():
+def test_first_priorities_of_sequences():
     length, stride, lanes = 6, 3, 2
 
     def first(columns, starts):
@@ -516,7 +512,7 @@ def limited(ratio, warm_up, batch_size=4, lanes=2, rows=50, samples=1):
     return Replay(ring, windows, tree, Limiter(ratio, warm_up, 10**9), batch_size, 0, CPU)
 
 
-def test_as_many_batches_come_as_are_due():
+def test_batches_yields_as_many_as_are_due():
     memory, stream = limited(ratio=2.0, warm_up=20), one_long_episode(60, 2)
     feed(memory, stream, 0, 9, sizes=(9,))
     assert not list(memory.batches())  # 18 rows of 20
@@ -533,7 +529,7 @@ def test_as_many_batches_come_as_are_due():
 
 
 @pytest.mark.parametrize("state", [False, True])
-def test_batches_that_are_drawn_together_are_as_whole_as_single_ones(state):
+def test_batches_drawn_together_contain_correct_windows(state):
     length, stride, lanes, rows = 10, 4, 3, 80
     stream = a_stream(5, 250, lanes)
     kind = layout(stride=stride, state=True) if state else layout()
@@ -565,7 +561,7 @@ def test_batches_that_are_drawn_together_are_as_whole_as_single_ones(state):
     assert not list(memory.batches())
 
 
-def test_with_priorities_an_update_counts_for_the_next_batch():
+def test_new_priorities_apply_to_the_next_batch():
     memory, stream = limited(ratio=2.0, warm_up=0, batch_size=4), one_long_episode(60, 2)
     feed(memory, stream, 0, 5, sizes=(5,))
     feed(memory, stream, 5, 20, sizes=(5,))
@@ -577,7 +573,7 @@ def test_with_priorities_an_update_counts_for_the_next_batch():
     assert number == 14  # 30 rows, 60 samples
 
 
-def test_a_sequence_counts_for_its_samples():
+def test_a_sequence_counts_as_several_samples():
     memory, stream = limited(ratio=1.0, warm_up=0, samples=5), one_long_episode(60, 2)
     feed(memory, stream, 0, 10, sizes=(10,))
     feed(memory, stream, 10, 30, sizes=(20,))
@@ -588,12 +584,12 @@ def test_a_sequence_counts_for_its_samples():
     assert (report["sampled_per_second"], report["trained_per_second"]) == (40, 20)
 
 
-def test_without_a_ratio_one_batch_comes_at_a_time():
+def test_without_a_ratio_batches_yields_one():
     memory = a_replay(Transitions(1, GAMMA), 1, 20)
     assert not list(memory.batches())
     stream = one_long_episode(20)
     feed(memory, stream, 0, 1)
-    assert not list(memory.batches())  # no window is whole yet
+    assert not list(memory.batches())  # no window is complete yet
     feed(memory, stream, 1, 20)
     assert len(list(memory.batches())) == 1
     assert len(list(memory.batches())) == 1
@@ -603,19 +599,16 @@ def test_without_a_ratio_one_batch_comes_at_a_time():
     ("windows", "count"), [(Transitions(3, GAMMA), 1), (Transitions(10, GAMMA), 1)]
 )
 @pytest.mark.parametrize("warm_up", [0, 20])
-def test_writers_wait_only_while_there_is_something_to_draw(windows, count, warm_up):
-    # Else both sides would wait for each other for ever.
-    memory = build_replay(
+def test_writers_do_not_wait_before_a_window_can_be_drawn(windows, count, warm_up):
+    # Otherwise both sides would wait for each other forever.
+    memory = ReplaySpec(
         ReplayConfig(capacity=100, batch_size=4, warm_up=warm_up, samples_per_insert=8.0),
         layout(),
         windows,
-        lanes=1,
-        writers=1,
         rows_at_once=count,
         device=CPU,
-        seed=0,
         first_priorities=None,
-    )
+    ).build(lanes=1, writers=1, seed=0)
     stream, row = one_long_episode(100), 0
     while memory.limiter.may_insert():
         feed(memory, stream, row, row + count, sizes=(count,))
@@ -631,7 +624,7 @@ def test_a_reader_waits_for_the_first_window():
     assert time.monotonic() - start > 0.15
 
 
-def test_the_report_by_hand():
+def test_report_by_hand():
     memory, stream = limited(ratio=None, warm_up=0, batch_size=8), one_long_episode(200, 2)
     feed(memory, stream, 0, 25, sizes=(25,))
     batches = [memory.sample() for _ in range(3)]
@@ -657,11 +650,11 @@ def test_the_report_by_hand():
 def test_the_description_names_rows_and_memory():
     memory = a_replay(Transitions(1, GAMMA), 4, 250_000)
     # where 6, shade 4, action 2, q and value 8, reward 4, discount and mask 2: 26 bytes, and 9 of
-    # a window: the number of its first row, and whether it is there.
+    # a window: the number of its first row, and a flag.
     assert memory.describe().startswith("replay: 1,000,000 rows, 35.0 MB of the machine's ")
 
 
-def test_the_seed_decides_what_is_drawn():
+def test_the_same_seed_draws_the_same_windows():
     def keys(seed):
         memory = a_replay(Transitions(1, GAMMA), 2, 20)
         memory.generator.manual_seed(seed)
@@ -671,7 +664,7 @@ def test_the_seed_decides_what_is_drawn():
     assert keys(1) == keys(1) != keys(2)
 
 
-def test_rows_do_not_change_with_the_buffers_they_came_from():
+def test_stored_rows_are_copies():
     stream = one_long_episode(10)
     memory = a_replay(Transitions(1, GAMMA), 1, 20)
     feed(memory, stream, 0, 10)

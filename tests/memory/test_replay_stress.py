@@ -26,12 +26,12 @@ WIDE = 300
 
 
 def period(lane):
-    """Rows of an episode, its masked last one included."""
+    """Return the rows of an episode, including the masked last one."""
     return 5 + lane % 4
 
 
 def code(lane, row):
-    """What an observation is filled with."""
+    """Return the number that fills an observation."""
     return 1 + lane * 2**20 + row
 
 
@@ -69,7 +69,7 @@ def segment(writer, first, count):
 
 
 def check_obs(obs, lane, row):
-    """Observations [B, FRAMES, WIDE] of rows [B], frames before the episode's start zero."""
+    """Assert observations [B, FRAMES, WIDE] of rows [B]; frames before an episode are zero."""
     start = row // period(lane) * period(lane)
     expected = np.stack([np.where(r >= start, code(lane, r), 0) for r in (row - 1, row)], -1)
     flat = obs.numpy()
@@ -126,7 +126,8 @@ def a_memory(kind):
 
 
 def stress(kind, seconds):
-    """Write and read for so long; batches drawn, windows drawn anew, and rows written a lane."""
+    """Write and read for `seconds`; return the numbers of batches, of windows drawn again, and of
+    rows per lane."""
     memory = a_memory(kind)
     over = threading.Event()
     failures, redrawn = [], []
@@ -181,14 +182,14 @@ def stress(kind, seconds):
 
 
 def check_distribution(memory):
-    """Exactly the whole windows that are left can be drawn."""
+    """Assert that exactly the complete windows in the ring can be drawn."""
     distribution = memory.distribution
     if isinstance(distribution, Uniform):
-        there = distribution.there
+        present = distribution.present
     else:
         distribution.tree.check()
-        there = distribution.tree.weights > 0
-    assert distribution.count == np.count_nonzero(there)
+        present = distribution.tree.weights > 0
+    assert distribution.count == np.count_nonzero(present)
     expected = set()
     stride, length = memory.windows.stride, memory.windows.length
     for lane in range(memory.ring.lanes):
@@ -196,24 +197,24 @@ def check_distribution(memory):
         for row in range(max(0, head - ROWS + FRAMES - 1), head - length + 1):
             if row % stride == 0 and (stride > 1 or not masked(lane, row)):
                 expected.add((lane, row))
-    places = np.flatnonzero(there)
+    places = np.flatnonzero(present)
     lanes = places // memory.ring.starts
     assert {(int(a), int(b)) for a, b in zip(lanes, memory.row_at[places], strict=True)} == expected
 
 
 @pytest.mark.parametrize("kind", ["prioritized", "uniform", "sequences"])
-def test_every_window_drawn_beside_many_writers_is_whole(kind):
+def test_windows_are_consistent_with_concurrent_writers(kind):
     batches, redrawn, rows = stress(kind, seconds=3)
     assert batches >= 3
-    assert redrawn > 0  # readers and writers did get in each other's way
+    assert redrawn > 0  # writers did overwrite drawn windows
     assert rows > 2 * ROWS
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["prioritized", "uniform", "sequences"])
-def test_every_window_drawn_beside_many_writers_is_whole_for_long(kind):
+def test_windows_are_consistent_with_concurrent_writers_for_long(kind):
     batches, redrawn, rows = stress(kind, seconds=30)
-    print(f"{kind}: {batches} batches, {redrawn} windows drawn anew, {rows // ROWS} times around")
+    print(f"{kind}: {batches} batches, {redrawn} windows drawn again, {rows // ROWS} times around")
     assert batches > 50
     assert redrawn > 10
     assert rows > 20 * ROWS

@@ -1,4 +1,4 @@
-"""Advantages and returns against hand-worked answers and brute force."""
+"""Advantages and returns against answers by hand and brute force."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from rookery.memory.returns import gae, n_step, rescale, reward_to_go, unrescale
 
 
 def random_window(seed, rows=24, lanes=7):
-    """Reward, discount, mask [T, B] and value [T + 1, B], with every kind of ending.
+    """Return reward, discount, mask [T, B] and value [T + 1, B], with all kinds of episode ends.
 
     A masked row follows each ending, on the first row at times, as a segment's cut leaves it.
     """
@@ -29,12 +29,12 @@ def random_window(seed, rows=24, lanes=7):
 
 
 def ends(t, b, discount, mask):
-    """Whether row t is its episode's last in the window."""
+    """True if row t is its episode's last in the window."""
     return discount[t, b] == 0 or t + 1 == len(mask) or mask[t + 1, b] == 0
 
 
 def brute_gae(reward, discount, mask, value, gamma, lam):
-    """Sum over later errors of the same episode, each row from scratch."""
+    """Return the O(T^2) sum over later TD errors of the same episode."""
     out = torch.zeros_like(reward)
     rows, lanes = reward.shape
     for b in range(lanes):
@@ -50,7 +50,7 @@ def brute_gae(reward, discount, mask, value, gamma, lam):
 
 
 def brute_returns(reward, discount, mask, value, gamma):
-    """Rewards of the same episode and the value of where it was cut, each row from scratch."""
+    """Return the O(T^2) sum of later rewards of the same episode and its bootstrap value."""
     out = torch.zeros_like(reward)
     rows, lanes = reward.shape
     for b in range(lanes):
@@ -76,7 +76,7 @@ def test_truncation_bootstraps_and_termination_does_not():
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
-def test_gae_is_the_brute_force_sum(seed, lam):
+def test_gae_equals_brute_force(seed, lam):
     window = random_window(seed)
     expected = brute_gae(*window, gamma=0.9, lam=lam)
     torch.testing.assert_close(gae(*window, gamma=0.9, lam=lam), expected, atol=1e-5, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_lambda_0_is_the_td_error():
     assert torch.equal(gae(reward, discount, mask, value, 0.9, 0.0), error)
 
 
-def test_lambda_1_is_monte_carlo_less_the_value():
+def test_lambda_1_is_monte_carlo_minus_the_value():
     reward, discount, mask, value = random_window(8)
     monte_carlo = brute_returns(reward, discount, mask, value, 0.9)
     expected = (monte_carlo - value[:-1]) * mask
@@ -96,7 +96,7 @@ def test_lambda_1_is_monte_carlo_less_the_value():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_gae_leaves_its_inputs_alone():
+def test_gae_does_not_change_its_inputs():
     window = random_window(9)
     before = [x.clone() for x in window]
     gae(*window, 0.9, 0.9)
@@ -109,13 +109,13 @@ def test_reward_to_go_by_hand():
     value = column([7, 7, 10, 7, 20])
     truncated = reward_to_go(reward, column([1, 1, 1, 1]), mask, value, gamma=0.5)
     terminated = reward_to_go(reward, column([1, 0, 1, 1]), mask, value, gamma=0.5)
-    # 2 + 10/2 = 7, 1 + 7/2 = 4.5; the cut: 4 + 20/2 = 14.
+    # 2 + 10/2 = 7, 1 + 7/2 = 4.5; at the end of the window 4 + 20/2 = 14.
     assert truncated.flatten().tolist() == [4.5, 7, 0, 14]
     assert terminated.flatten().tolist() == [2, 2, 0, 14]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_reward_to_go_is_the_brute_force_sum(seed):
+def test_reward_to_go_equals_brute_force(seed):
     window = random_window(seed)
     expected = brute_returns(*window, gamma=0.9)
     torch.testing.assert_close(reward_to_go(*window, 0.9), expected, atol=1e-5, rtol=1e-5)
@@ -132,7 +132,7 @@ def test_a_discount_of_0_ends_the_sums_without_a_masked_row():
 
 
 def brute_n_step(reward, discount, mask, gamma, n):
-    """Sum, factor and length from each of the first T of T + n rows, one step after the other."""
+    """Return sum, discount and length from each of the first T of T + n rows, step by step."""
     count, lanes = len(reward) - n, reward.shape[1]
     total, factor = torch.zeros(count, lanes), torch.ones(count, lanes)
     last = torch.zeros(count, lanes)
@@ -152,7 +152,7 @@ def brute_n_step(reward, discount, mask, gamma, n):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
-def test_n_step_is_the_brute_force_sum(seed, n, kind):
+def test_n_step_equals_brute_force(seed, n, kind):
     reward, discount, mask, _ = random_window(seed)
     window = (reward, discount, mask)
     expected = brute_n_step(*window, gamma=0.9, n=n)
@@ -177,7 +177,7 @@ def test_n_step_by_hand():
 
 
 def wide_values():
-    """Values from 1e-30 to 1e6, of both signs, and 0."""
+    """Return 0 and values of both signs from 1e-30 to 1e6."""
     size = torch.logspace(-30, 6, 20_000, dtype=torch.float64).float()
     return torch.cat([-size.flip(0), torch.zeros(1), size])
 

@@ -1,4 +1,4 @@
-"""Rows stand where they were put until they are overwritten, and take the memory they should."""
+"""The ring keeps the newest rows, rebuilds stacks, and takes the estimated memory."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ META = torch.device("meta")
 
 
 def write(ring, stream, first, last, sizes=(1, 2, 3, 5, 8), lanes=slice(None)):
-    """Rows [first, last) of all lanes, in pieces."""
+    """Write rows [first, last) of the lanes in segments."""
     at, turn = first, 0
     lanes = slice(0, ring.lanes) if lanes == slice(None) else lanes
     while at < last:
@@ -27,14 +27,14 @@ def write(ring, stream, first, last, sizes=(1, 2, 3, 5, 8), lanes=slice(None)):
 
 
 def every_row(ring, first, last):
-    """Lanes and rows [T, B] of all rows in [first, last)."""
+    """Return lanes and rows [T, B] of all rows in [first, last)."""
     lane = np.arange(ring.lanes)
     return lane, np.broadcast_to(np.arange(first, last)[:, None], (last - first, ring.lanes))
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 5, 8), (20,), (7,)])
-def test_the_newest_rows_stand_in_the_ring_at_all_times(lanes, sizes):
+def test_the_ring_always_holds_the_newest_rows(lanes, sizes):
     stream = a_stream(0, 130, lanes)
     ring = Ring(layout(), lanes, 20)
     for head in range(5, 130, 25):
@@ -52,7 +52,7 @@ def test_the_newest_rows_stand_in_the_ring_at_all_times(lanes, sizes):
             assert np.array_equal(ring.extra[name][places], stream.steps.extra[name][part].numpy())
 
 
-def test_lanes_are_written_apart():
+def test_writing_some_lanes_does_not_change_others():
     first, second = a_stream(0, 30, 4), a_stream(1, 30, 4)
     ring = Ring(layout(), 4, 20)
     write(ring, first, 0, 30, lanes=slice(0, 2))
@@ -84,7 +84,7 @@ def test_stacks_hold_the_frames_of_their_episode_and_zeros_before_it(frames, lan
                 ]
                 short += step < frames - 1
                 assert stacks[row - first, b].tolist() == expected
-    assert short > 10  # episodes' starts were among them
+    assert short > 10  # some rows were close to an episode's start
 
 
 def test_a_frame_before_an_episode_is_zero_in_every_part():
@@ -97,7 +97,7 @@ def test_a_frame_before_an_episode_is_zero_in_every_part():
     assert not stacks["shade"][before].any()
 
 
-def test_states_stand_at_the_rows_that_begin_a_stride():
+def test_states_are_stored_at_multiples_of_the_stride():
     stream = a_stream(0, 100, 2)
     ring = Ring(layout(stride=5, state=True), 2, 20)
     write(ring, stream, 0, 100, sizes=(5,))
@@ -109,7 +109,7 @@ def test_states_stand_at_the_rows_that_begin_a_stride():
     assert torch.equal(number, expected[1])
 
 
-def test_a_piece_that_begins_between_strides_leaves_the_states_alone():
+def test_a_segment_between_strides_stores_no_state():
     stream = a_stream(0, 100, 2)
     ring = Ring(layout(stride=5, state=True), 2, 20)
     write(ring, stream, 0, 10, sizes=(5,))
@@ -134,7 +134,7 @@ def atari(state=(), stride=1):
 
 
 def lstm():
-    """Output, cell and last reward of an LSTM with 512 units."""
+    """Return the stored state of an LSTM with 512 units: output, cell and last reward."""
     return tuple(torch.empty(size, device=META) for size in (512, 512, 1))
 
 
@@ -142,24 +142,24 @@ def lstm():
     "kind", [atari(), atari(lstm(), 80), layout(4), layout(stride=5, state=True)]
 )
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_the_estimate_of_a_row_is_what_the_columns_take(kind, lanes):
+def test_row_bytes_equal_the_size_of_the_columns(kind, lanes):
     ring = Ring(kind, lanes, 4_000)
     assert ring.nbytes() == pytest.approx(kind.row_bytes() * lanes * 4_000, rel=0.01)
 
 
-def test_an_atari_row_holds_one_frame_and_a_few_numbers():
+def test_an_atari_row_stores_one_frame_and_16_more_bytes():
     # 7,056 pixels; action 2, q and value 8, reward 4, discount and mask 1 each.
     assert atari().row_bytes() == 7_056 + 2 + 8 + 4 + 2
     assert 1_000_000 * atari().row_bytes() <= 7.5e9
 
 
-def test_fifty_thousand_sequences_overlap_in_four_million_rows():
+def test_memory_of_fifty_thousand_r2d2_sequences():
     kind = atari(lstm(), 80)
     assert kind.row_bytes() == 7_072 + 1_025 * 4 / 80
     assert 50_000 * 80 * kind.row_bytes() <= 32e9
 
 
-def test_rows_are_made_like_the_space():
+def test_row_like_has_shapes_and_dtypes_of_the_space():
     from gymnasium import spaces
 
     space = spaces.Dict(
@@ -212,7 +212,7 @@ print(resident() - before, memory.ring.nbytes(), atari().row_bytes() * 8 * 3_520
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_estimate_is_what_the_process_grows_by(pytestconfig):
+def test_the_process_grows_by_the_estimated_size(pytestconfig):
     tests = pytestconfig.rootpath / "tests"
     program = FILL.format(path=[str(tests), str(tests / "memory")])
     done = subprocess.run(
@@ -220,7 +220,7 @@ def test_the_estimate_is_what_the_process_grows_by(pytestconfig):
     )
     assert done.returncode == 0, done.stderr
     empty, grown, columns, estimate = map(float, done.stdout.split())
-    assert empty < 0.05 * estimate  # the system provides memory as it is written to
+    assert empty < 0.05 * estimate  # pages are allocated when first written
     assert 1.9e8 < estimate < 2.1e8
     assert grown == pytest.approx(estimate, rel=0.05)
     assert columns == pytest.approx(estimate, rel=0.01)

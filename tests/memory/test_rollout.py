@@ -1,4 +1,4 @@
-"""Every row once an epoch, reset rows marked or left out, lanes whole with their states."""
+"""Minibatches: every row once per epoch, reset rows left out, whole lanes with their states."""
 
 import pytest
 import torch
@@ -11,15 +11,15 @@ from rookery.memory.rollout import FEW_RESETS, Rollout
 T, B = 6, 5
 
 
-def numbered(mask):
-    """Steps whose every leaf tells its row and lane."""
+def numbered_steps(mask):
+    """Return steps in which every leaf contains its row and lane."""
     number = torch.arange(T * B).view(T, B)
     obs = {"a": number.float().unsqueeze(-1), "b": (number * 10, number * 100)}
     return Steps(obs, number, number * 1.0, number * 1.0, mask, {"x": number * 2})
 
 
-def stored(memory, mask, state=()):
-    memory.add(Segment(numbered(mask), (), state, (), torch.zeros(B)))
+def filled(memory, mask, state=()):
+    memory.add(Segment(numbered_steps(mask), (), state, (), torch.zeros(B)))
     return memory
 
 
@@ -32,10 +32,10 @@ FEW = 0.1
 
 @pytest.mark.parametrize("minibatches", [1, 4, 7, 30])
 @pytest.mark.parametrize("share", [0.3, FEW, 0.0])
-def test_every_unmasked_row_appears_once_an_epoch(share, minibatches):
+def test_every_unmasked_row_appears_once_per_epoch(share, minibatches):
     mask = some_masked(share)
     memory = Rollout(epochs=3, minibatches=minibatches, recurrent=False, device=CPU, seed=0)
-    stored(memory, mask)
+    filled(memory, mask)
     batches = list(memory.batches())
     assert len(batches) == 3 * minibatches
     expected = mask.flatten().nonzero().flatten().tolist()
@@ -57,18 +57,18 @@ def test_with_few_reset_rows_every_rollout_has_minibatches_of_the_same_sizes(min
     sizes = []
     for content in (mask, torch.ones(T, B)):
         memory = Rollout(1, minibatches, False, CPU, seed=0)
-        parts = [batch.steps for batch in stored(memory, content).batches()]
+        parts = [batch.steps for batch in filled(memory, content).batches()]
         sizes.append([part.mask.shape for part in parts])
         ignored = [x for p in parts for x in p.action[p.mask == 0].tolist()]
         assert len(ignored) == (len(resets) if content is mask else 0)
-        # Played rows stand in for reset rows.
+        # Masked copies of unmasked rows replace reset rows.
         assert not set(ignored) & set(resets)
     assert sizes[0] == sizes[1]
 
 
-def test_what_an_environment_shows_as_it_ends_reaches_no_minibatch():
+def test_final_observations_reach_no_minibatch():
     mask = some_masked(FEW)
-    steps = numbered(mask)
+    steps = numbered_steps(mask)
     steps.obs["a"][mask == 0] = torch.inf
     memory = Rollout(2, 4, False, CPU, seed=0)
     memory.add(Segment(steps, (), (), (), torch.zeros(B)))
@@ -80,9 +80,9 @@ def test_what_an_environment_shows_as_it_ends_reaches_no_minibatch():
 @pytest.mark.parametrize("large", [False, True])
 def test_many_or_large_reset_rows_are_left_out(large, monkeypatch):
     if large:
-        monkeypatch.setattr(rollout, "SMALL_BYTES", 0)
+        monkeypatch.setattr(rollout, "SMALL_ROLLOUT_BYTES", 0)
     memory = Rollout(2, 4, False, CPU, seed=0)
-    for batch in stored(memory, some_masked(FEW if large else 0.3)).batches():
+    for batch in filled(memory, some_masked(FEW if large else 0.3)).batches():
         assert bool((batch.steps.mask == 1).all())
 
 
@@ -90,7 +90,7 @@ def test_many_or_large_reset_rows_are_left_out(large, monkeypatch):
 def test_the_leaves_of_a_row_stay_together(share):
     memory = Rollout(epochs=1, minibatches=3, recurrent=False, device=CPU, seed=0)
     mask = some_masked(share)
-    stored(memory, mask)
+    filled(memory, mask)
     for batch in memory.batches():
         steps, number = batch.steps, batch.steps.action
         assert number.shape[0] == 1
@@ -108,7 +108,7 @@ def test_recurrent_batches_are_whole_lanes_with_their_states(minibatches):
     mask = some_masked()
     state = (torch.arange(B).float().unsqueeze(-1), torch.arange(B).float().unsqueeze(-1) * 7)
     memory = Rollout(epochs=2, minibatches=minibatches, recurrent=True, device=CPU, seed=0)
-    stored(memory, mask, state)
+    filled(memory, mask, state)
     batches = list(memory.batches())
     assert len(batches) == 2 * minibatches
     for epoch in (batches[:minibatches], batches[minibatches:]):
@@ -123,18 +123,18 @@ def test_recurrent_batches_are_whole_lanes_with_their_states(minibatches):
         assert sorted(seen) == list(range(B))
 
 
-def test_the_seed_decides_the_order():
+def test_the_same_seed_gives_the_same_order():
     def order(seed):
         memory = Rollout(1, 2, False, CPU, seed)
-        stored(memory, torch.ones(T, B))
+        filled(memory, torch.ones(T, B))
         return torch.cat([b.steps.action for b in memory.batches()], 1).tolist()
 
     assert order(1) == order(1) != order(2)
 
 
-def test_content_is_forgotten_once_it_was_learned_from():
+def test_the_rollout_is_empty_after_batches():
     memory = Rollout(1, 2, False, CPU, 0)
-    stored(memory, torch.ones(T, B))
+    filled(memory, torch.ones(T, B))
     list(memory.batches())
     with pytest.raises(AssertionError):
         next(memory.batches())

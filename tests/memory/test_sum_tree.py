@@ -1,4 +1,4 @@
-"""Draws in proportion to weights, from sums that never drift."""
+"""Draws of the sum tree follow the weights, and its sums do not drift."""
 
 import itertools
 
@@ -14,7 +14,7 @@ ALMOST_1 = np.nextafter(1.0, 0.0)
 
 
 def a_tree(weights):
-    """A tree of these weights; one place of every node is named, which sums them all."""
+    """Return a tree of these weights; setting one place per node updates all sums."""
     tree = SumTree(len(weights))
     weights = np.asarray(weights, float)
     tree.levels[0][: len(weights)] = weights
@@ -23,13 +23,13 @@ def a_tree(weights):
 
 
 def random_weights(size, seed=0, empty=0.5):
-    """Weights over twelve orders of magnitude, some of them 0."""
+    """Return weights over twelve orders of magnitude, some of them 0."""
     rng = np.random.default_rng(seed)
     return 10.0 ** rng.uniform(-6, 6, size) * (rng.random(size) >= empty)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_levels_end_with_one_that_is_quickly_searched(size):
+def test_the_top_level_is_at_most_widest_top_wide(size):
     lengths = [len(level) for level in SumTree(size).levels]
     assert lengths[-1] <= WIDEST_TOP
     assert len(lengths) >= 2
@@ -49,8 +49,8 @@ def test_the_total_is_the_sum(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_whole_weights_are_found_exactly_where_they_lie(size):
-    # Sums of small integers are exact, so each place must own exactly its part of the line.
+def test_integer_weights_are_drawn_exactly(size):
+    # Sums of small integers are exact, so each place must have exactly its part of the total.
     weights = np.random.default_rng(size).integers(0, 3, size).astype(float)
     weights[-1] = 2
     tree = a_tree(weights)
@@ -65,11 +65,11 @@ def test_draws_follow_the_weights():
     weights = np.array([1, 2, 3, 4, 0, 10, 0.5, 0.25, 79.25] + [0] * 100 + [5, 5, 5, 5], float)
     tree = a_tree(weights)
     draws = tree.draw(np.random.default_rng(0).random(200_000))
-    there = weights > 0
+    present = weights > 0
     counts = np.bincount(draws, minlength=len(weights))
-    assert not counts[~there].any()
-    assert chi_square_fits(counts[there], 200_000 * weights[there] / weights.sum())
-    assert not chi_square_fits(counts[there][::-1], 200_000 * weights[there] / weights.sum())
+    assert not counts[~present].any()
+    assert chi_square_fits(counts[present], 200_000 * weights[present] / weights.sum())
+    assert not chi_square_fits(counts[present][::-1], 200_000 * weights[present] / weights.sum())
 
 
 def test_draws_follow_the_weights_through_several_levels():
@@ -109,7 +109,7 @@ def test_a_hundred_thousand_sets_leave_no_drift():
     assert tree.total == 0.0
 
 
-def test_the_sums_of_several_levels_do_not_drift_either():
+def test_sums_of_several_levels_do_not_drift():
     rng = np.random.default_rng(3)
     tree = SumTree(LARGE)
     for _ in range(100):
@@ -141,20 +141,20 @@ def test_the_only_place_with_weight_is_drawn_at_every_fraction(size, place):
     assert tree.draw(at).tolist() == [only] * 5
 
 
-def test_the_ends_of_the_line_are_the_first_and_the_last_place_with_weight():
+def test_fractions_0_and_1_draw_the_first_and_last_place_with_weight():
     tree = a_tree([0, 0, 0.1, 0.7, 0, 0.2, 0])
     # The last part of a stratified batch, (B - 1 + jitter) / B, may be rounded up to 1.
     assert tree.draw(np.array([0.0, ALMOST_1, 1.0])).tolist() == [2, 5, 5]
 
 
-def test_of_a_place_named_twice_the_last_weight_counts():
+def test_for_a_repeated_place_the_last_weight_counts():
     tree = SumTree(200)
     tree.set(np.array([7, 150, 7, 7, 150]), np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     tree.check()
     assert (tree.weights[7], tree.weights[150], tree.total) == (4.0, 5.0, 9.0)
 
 
-def test_one_weight_serves_for_all():
+def test_a_scalar_weight_is_set_at_all_places():
     tree = SumTree(100)
     tree.set(np.array([3, 4, 5]), 2.0)
     tree.set(np.array([], dtype=np.int64), 9.0)

@@ -1,4 +1,4 @@
-"""The fast tanh is tanh."""
+"""The fast tanh equals torch's."""
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ def test_tanh_is_torchs_forward_and_backward():
         assert torch.equal(Tanh()(x), y)  # acting and learning see the same features
 
 
-def test_tanh_gradient_is_the_slope():
+def test_tanh_gradient_passes_gradcheck():
     x = torch.linspace(-3, 3, 31, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(Tanh(), (x,))
 
 
-def test_tanh_leaves_its_input_alone():
+def test_tanh_does_not_change_its_input():
     x = torch.randn(10)
     before = x.clone()
     Tanh()(x)

@@ -1,11 +1,11 @@
-"""Distributions of values laid back onto their atoms."""
+"""The projection of value distributions onto atoms."""
 
 import math
 
 import pytest
 import torch
 
-from rookery.networks.distributional import expected, projected
+from rookery.networks.distributional import expected_value, project_onto_atoms
 
 
 def by_loops(probabilities, reward, discount, atoms):
@@ -27,7 +27,7 @@ def by_loops(probabilities, reward, discount, atoms):
     return out
 
 
-def some(rows=40, count=11, low=-3.0, high=4.0, spread=5.0):
+def random_case(rows=40, count=11, low=-3.0, high=4.0, spread=5.0):
     rng = torch.Generator().manual_seed(0)
     atoms = torch.linspace(low, high, count, dtype=torch.float64)
     p = (3 * torch.randn(rows, count, generator=rng, dtype=torch.float64)).softmax(-1)
@@ -38,39 +38,44 @@ def some(rows=40, count=11, low=-3.0, high=4.0, spread=5.0):
 
 
 @pytest.mark.parametrize("count", [2, 11, 51])
-def test_the_projection_is_the_papers_loop(count):
-    case = some(count=count)
-    torch.testing.assert_close(projected(*case), by_loops(*case))
+def test_the_projection_equals_the_papers_algorithm_1(count):
+    case = random_case(count=count)
+    torch.testing.assert_close(project_onto_atoms(*case), by_loops(*case))
 
 
-def test_probabilities_stay_probabilities():
-    out = projected(*some())
+def test_projected_probabilities_sum_to_1():
+    out = project_onto_atoms(*random_case())
     assert bool((out >= 0).all())
     torch.testing.assert_close(out.sum(-1), torch.ones_like(out[:, 0]))
 
 
 def test_the_mean_is_kept_inside_the_support():
-    p, reward, discount, atoms = some(spread=0.1, low=-10, high=10, count=21)
+    p, reward, discount, atoms = random_case(spread=0.1, low=-10, high=10, count=21)
     discount = discount * 0.9
     mean = reward + discount * (p @ atoms)
-    torch.testing.assert_close(projected(p, reward, discount, atoms) @ atoms, mean)
+    torch.testing.assert_close(project_onto_atoms(p, reward, discount, atoms) @ atoms, mean)
 
 
-def test_what_falls_outside_is_kept_at_the_ends():
-    p, reward, discount, atoms = some()
+def test_values_outside_the_support_go_to_the_end_atoms():
+    p, reward, discount, atoms = random_case()
     big = torch.full_like(reward, 100.0)
-    above, below = projected(p, big, discount, atoms), projected(p, -big, discount, atoms)
+    above, below = (
+        project_onto_atoms(p, big, discount, atoms),
+        project_onto_atoms(p, -big, discount, atoms),
+    )
     torch.testing.assert_close(above[:, -1], torch.ones_like(reward))
     torch.testing.assert_close(below[:, 0], torch.ones_like(reward))
 
 
-def test_a_terminal_reward_is_shared_by_its_neighbours():
+def test_a_terminal_reward_is_divided_between_neighbouring_atoms():
     atoms = torch.tensor([0.0, 1.0, 2.0])
     p = torch.tensor([[0.2, 0.3, 0.5]])
-    out = projected(p, torch.tensor([0.25]), torch.tensor([0.0]), atoms)
+    out = project_onto_atoms(p, torch.tensor([0.25]), torch.tensor([0.0]), atoms)
     assert out[0].tolist() == pytest.approx([0.75, 0.25, 0.0])
 
 
 def test_means_of_distributions():
     logits = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, math.log(2)]])
-    assert expected(logits, torch.tensor([-1.0, 0.0, 4.0])).tolist() == pytest.approx([1.0, 1.75])
+    assert expected_value(logits, torch.tensor([-1.0, 0.0, 4.0])).tolist() == pytest.approx(
+        [1.0, 1.75]
+    )

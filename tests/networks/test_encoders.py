@@ -1,4 +1,4 @@
-"""Encoders: every space, the same features for the same content, sizes by hand."""
+"""Encoders: every space, equal features for all layouts of an image, sizes by hand."""
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -7,8 +7,8 @@ import torch
 
 from rookery.errors import BadInput
 from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import FloatVector, Impala, Plain
-from rookery.networks.images import Board, Image, picture
+from rookery.networks.encoders import ConvNet, FloatVector, Impala
+from rookery.networks.images import Board, Image, image_input
 from rookery.networks.mixed import Encoding, encoder_of
 
 
@@ -20,7 +20,7 @@ def encode(space, values, encoder="auto"):
     return encoder_of(space, Encoding(encoder, 16))(values)
 
 
-def test_vectors_are_taken_as_they_are():
+def test_vectors_are_unchanged():
     space = spaces.Box(-1, 1, (2, 3), np.float64)
     x = torch.arange(12.0).view(2, 2, 3)
     assert encode(space, x.double()).tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
@@ -47,14 +47,14 @@ def test_discrete_becomes_one_hot_from_the_spaces_start():
     assert one.shape == (1, 2, 3)
 
 
-def test_multi_discrete_becomes_one_hots_side_by_side():
+def test_multi_discrete_becomes_concatenated_one_hots():
     space = spaces.MultiDiscrete([2, 3], start=[0, 1])
     assert encode(space, torch.tensor([[1, 3]])).tolist() == [[0, 1, 0, 0, 1]]
     square = spaces.MultiDiscrete([[2, 2], [2, 2]])
     assert encode(square, torch.tensor([[[0, 1], [1, 0]]])).tolist() == [[1, 0, 0, 1, 0, 1, 1, 0]]
 
 
-def test_nested_parts_are_put_side_by_side():
+def test_nested_parts_are_concatenated():
     inner = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
     space = spaces.Dict({"b": inner, "a": spaces.MultiBinary(1)})
     obs = {
@@ -68,7 +68,7 @@ def test_nested_parts_are_put_side_by_side():
 
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2))], ids=str)
-def test_an_observation_space_without_an_encoder_is_named(space):
+def test_an_unsupported_observation_space_is_an_error(space):
     for wrapped in (space, spaces.Dict({"x": space}), spaces.Tuple([space])):
         with pytest.raises(BadInput, match=type(space).__name__):
             encoder_of(wrapped, Encoding("auto", 16))
@@ -104,7 +104,7 @@ def test_leading_axes_of_images_pass_through(encoder):
 
 @pytest.mark.parametrize("kind", ["nature", "impala"])
 @pytest.mark.parametrize("highest", [1, 100, 255])
-def test_images_are_scaled_to_1_and_left_alone(kind, highest):
+def test_images_are_scaled_to_1_and_not_changed(kind, highest):
     space = spaces.Box(0, highest, (3, 40, 40), np.uint8)
     network = encoder_of(space, Encoding(kind, 16))
     values = torch.randint(0, highest + 1, (2, 3, 40, 40), dtype=torch.uint8)
@@ -118,7 +118,7 @@ def test_images_are_scaled_to_1_and_left_alone(kind, highest):
 
 
 @pytest.mark.parametrize("shape", [(4, 12, 10), (12, 10, 3), (12, 10), (2, 12, 10, 3)], ids=str)
-def test_images_lie_channels_last_however_they_came(shape):
+def test_images_of_any_layout_become_channels_last(shape):
     see = Image(shape)
     x = torch.randint(256, (6, *shape), dtype=torch.uint8)
     seen = see(x)
@@ -134,7 +134,7 @@ def test_images_lie_channels_last_however_they_came(shape):
 
 
 def test_nature_has_the_papers_size():
-    network = Plain(Image((4, 84, 84)), 512, "nature")
+    network = ConvNet(Image((4, 84, 84)), 512, "nature")
     # 84 -> (84-8)/4+1 = 20 -> (20-4)/2+1 = 9 -> 9-3+1 = 7.
     convolutions = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64
     dense = (7 * 7 * 64 + 1) * 512
@@ -143,7 +143,7 @@ def test_nature_has_the_papers_size():
 
 
 def test_small_has_the_first_papers_size():
-    network = Plain(Image((4, 84, 84)), 256, "small")
+    network = ConvNet(Image((4, 84, 84)), 256, "small")
     convolutions = (4 * 64 + 1) * 16 + (16 * 16 + 1) * 32
     assert sum(p.numel() for p in network.parameters()) == convolutions + (9 * 9 * 32 + 1) * 256
 
@@ -159,12 +159,12 @@ def test_impala_takes_small_images():
 
 
 def test_auto_takes_nature_from_36_pixels_and_impala_below():
-    assert isinstance(encoder_of(image(36, 36, 3), Encoding("auto", 16)), Plain)
+    assert isinstance(encoder_of(image(36, 36, 3), Encoding("auto", 16)), ConvNet)
     assert isinstance(encoder_of(image(36, 35, 3), Encoding("auto", 16)), Impala)
 
 
 @pytest.mark.parametrize(("encoder", "least"), [("nature", 36), ("small", 20)])
-def test_plain_convolutions_refuse_images_they_leave_nothing_of(encoder, least):
+def test_images_too_small_for_the_convolutions_are_an_error(encoder, least):
     assert encoder_of(image(least, least, 3), Encoding(encoder, 16)).features == 16
     with pytest.raises(BadInput, match=rf"net\.encoder={encoder}.*{least}x{least}.*12x12"):
         encoder_of(image(12, 12, 3), Encoding(encoder, 16))
@@ -188,7 +188,7 @@ def test_policy_and_value_share_layers_for_images_only():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_policy_and_value_alone_agree_with_both_at_once(shared):
+def test_policy_and_value_methods_equal_forward(shared):
     torch.manual_seed(0)
     config = NetConfig(hidden=(8,), shared=shared)
     network = ActorCritic(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), config)
@@ -207,7 +207,7 @@ def test_widths_must_be_positive(wrong):
         NetConfig(**wrong)
 
 
-def test_narrow_has_the_weights_it_is_known_for():
+def test_narrow_has_its_known_number_of_weights():
     network = encoder_of(image(3, 256, 240), Encoding("narrow", 64))
     # 256x240 -> 63x59 -> 30x28 -> 28x26; no biases in the convolutions, one in the dense layer.
     sizes = [3 * 64 * 32, 32 * 16 * 64, 64 * 9 * 32, 28 * 26 * 32 * 64, 64]
@@ -216,7 +216,7 @@ def test_narrow_has_the_weights_it_is_known_for():
     assert sum(p.numel() for p in network.parameters()) == 1_548_352
     frames = torch.zeros(2, 5, 3, 256, 240, dtype=torch.uint8)
     assert network(frames).shape == (2, 5, 64)
-    # Frames of the NES as they come, height 240, with the colours last: as many.
+    # Frames of the NES have height 240 and channels last: the same number.
     network = encoder_of(image(240, 256, 3), Encoding("narrow", 64))
     assert sum(p.numel() for p in network.parameters()) == 1_548_352
 
@@ -229,7 +229,7 @@ def test_bytes_are_scaled_by_their_bound():
 
 
 def test_a_board_has_a_plane_for_every_code_but_0():
-    board = picture(spaces.Box(0, 3, (8, 9), np.uint8))
+    board = image_input(spaces.Box(0, 3, (8, 9), np.uint8))
     cells = torch.zeros(1, 8, 9, dtype=torch.uint8)
     cells[0, 2, 5], cells[0, 7, 0] = 1, 3
     planes = board(cells)
@@ -238,13 +238,13 @@ def test_a_board_has_a_plane_for_every_code_but_0():
     assert planes.nonzero().tolist() == [[0, 0, 2, 5], [0, 2, 7, 0]]
 
 
-def test_arrays_of_bytes_are_boards_pictures_or_vectors():
+def test_uint8_arrays_are_boards_images_or_vectors():
     network = encoder_of(spaces.Box(0, 8, (24, 18), np.uint8), Encoding("auto", 16))
     assert isinstance(network, Impala)
     assert isinstance(network.image, Board)
     assert network(torch.zeros(3, 2, 24, 18, dtype=torch.uint8)).shape == (3, 2, 16)
     grey = encoder_of(image(40, 50), Encoding("auto", 16))
-    assert isinstance(grey, Plain)
+    assert isinstance(grey, ConvNet)
     assert grey.image.shape == (1, 40, 50)
     assert grey.image.scale == 1 / 255
     assert grey(torch.full((2, 40, 50), 255, dtype=torch.uint8)).shape == (2, 16)

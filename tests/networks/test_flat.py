@@ -1,4 +1,4 @@
-"""Parameters as views of one vector: nothing about training changes."""
+"""Parameters as views of one vector: functions, gradients and updates stay the same."""
 
 import copy
 
@@ -49,7 +49,7 @@ def test_the_vector_and_the_parameters_are_the_same_memory():
     assert all(bool((p == 2).all()) for p in network.parameters())
 
 
-def test_gradients_land_in_the_vector_and_nowhere_else():
+def test_gradients_accumulate_in_the_flat_vector():
     network = a_network()
     plain = copy.deepcopy(network)
     flat = FlatParameters(network, CPU, spare=2)
@@ -65,7 +65,7 @@ def test_gradients_land_in_the_vector_and_nowhere_else():
     assert all(bool((p.grad == 0).all()) for p in network.parameters())
 
 
-def test_convolution_weights_lie_channels_last():
+def test_convolution_weights_are_channels_last():
     network = a_network()
     FlatParameters(network, CPU)
     for layer in (network[0], network[2]):
@@ -87,7 +87,7 @@ def reference(name, parameters):
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
-def test_the_flat_optimizer_is_torchs_over_single_parameters(name):
+def test_the_flat_optimizer_equals_torchs_on_separate_parameters(name):
     network = a_network()
     plain = copy.deepcopy(network)
     flat = FlatParameters(network, CPU)

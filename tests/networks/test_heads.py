@@ -1,4 +1,4 @@
-"""Distributions against torch.distributions, draws against probabilities, bounds by hand."""
+"""Policy heads: log-probabilities against torch.distributions, draws against probabilities."""
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -22,20 +22,20 @@ def a_head(space, log_std=-0.3):
 
 
 def some_params(head, rows=1000, seed=0):
-    """Random distribution parameters [rows, P]."""
+    """Return random distribution parameters [rows, P]."""
     rng = torch.Generator().manual_seed(seed)
     width = head(torch.zeros(1, FEATURES)).shape[-1]
     return torch.randn(rows, width, generator=rng)
 
 
 def sampled(head, params, seed):
-    """Actions for every row of parameters."""
+    """Return a sampled action for every row of parameters."""
     generator = torch.Generator().manual_seed(seed)
     return head.sample(params, head.draw(len(params), generator, params.device))
 
 
-def torchs(name, params):
-    """Log-probability function and entropy by torch.distributions."""
+def torch_reference(name, params):
+    """Return log-probability function and entropy of torch.distributions."""
     if name == "discrete":
         d = D.Categorical(logits=params)
         return d.log_prob, d.entropy()
@@ -54,11 +54,11 @@ def torchs(name, params):
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_log_prob_and_entropy_are_torchs(name):
+def test_log_prob_and_entropy_equal_torch_distributions(name):
     head = a_head(SPACES[name])
     params = some_params(head)
     action = sampled(head, params, 1)
-    log_prob, entropy = torchs(name, params)
+    log_prob, entropy = torch_reference(name, params)
     torch.testing.assert_close(
         head.log_prob(params, action), log_prob(action), atol=1e-4, rtol=1e-4
     )
@@ -77,7 +77,7 @@ def test_time_and_lane_axes_pass_through(name):
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_actions_lie_in_the_space(name):
+def test_actions_are_contained_in_the_space(name):
     space, head = SPACES[name], a_head(SPACES[name])
     params = 3 * some_params(head, 300)
     for action in (sampled(head, params, 1), head.mode(params)):
@@ -86,7 +86,7 @@ def test_actions_lie_in_the_space(name):
 
 
 def assert_follows(counts, probabilities):
-    """Chi-square below its mean plus five deviations."""
+    """Assert that chi-square is below its mean plus five deviations."""
     expected = probabilities * counts.sum()
     statistic = float(((counts - expected) ** 2 / expected).sum())
     freedom = len(counts) - 1
@@ -127,7 +127,7 @@ def test_gaussian_draws_have_the_mean_and_deviation():
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_draws_are_the_generators(name):
+def test_the_same_generator_state_gives_the_same_draws(name):
     head = a_head(SPACES[name])
     params = some_params(head, 50)
     one, again, other = (sampled(head, params, s) for s in (1, 1, 2))
@@ -152,7 +152,7 @@ def test_the_first_policy_does_not_depend_on_the_observation(name):
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_probabilities_are_single_precision_under_autocast(name):
+def test_distribution_parameters_are_float32_under_autocast(name):
     head = a_head(SPACES[name])
     with torch.autocast("cpu", torch.bfloat16):
         params = head(torch.randn(4, FEATURES))
@@ -189,7 +189,7 @@ def test_gaussian_actions_are_scaled_and_clipped_to_the_bounds():
     assert head.to_env(action).tolist() == expected
 
 
-def test_gaussian_actions_meet_half_infinite_and_infinite_bounds():
+def test_gaussian_actions_respect_half_infinite_and_infinite_bounds():
     low = np.array([0, -np.inf, -np.inf], np.float32)
     high = np.array([np.inf, 2, np.inf], np.float32)
     head = a_head(spaces.Box(low, high))
@@ -199,7 +199,7 @@ def test_gaussian_actions_meet_half_infinite_and_infinite_bounds():
     ]
 
 
-def test_gaussian_deviation_learns():
+def test_gaussian_deviation_gets_its_gradient():
     head = a_head(BOX)
     params = head(torch.randn(3, FEATURES))
     head.log_prob(params, torch.ones(3, 2)).sum().backward()
@@ -213,6 +213,6 @@ def test_gaussian_deviation_learns():
     [spaces.Dict({"a": DISCRETE}), spaces.Box(0, 5, (2,), np.int64), spaces.Text(3)],
     ids=["dict", "whole numbers", "text"],
 )
-def test_an_action_space_without_a_policy_is_refused(space):
+def test_an_unsupported_action_space_is_an_error(space):
     with pytest.raises(BadInput, match="action space"):
         policy_head(FEATURES, space, 0.0)

@@ -1,4 +1,4 @@
-"""Observations made of parts are encoded as their spaces, or the config, say."""
+"""Encoders of nested observations, by their spaces and by net.parts."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from rookery.networks.mixed import (
     Embedding,
     Encoding,
     Entities,
+    NestedEncoder,
     PartConfig,
-    Parts,
     embedding_size,
     encoder_of,
 )
@@ -28,7 +28,7 @@ def codes(count, *shape):
 
 
 def batch(space, *leading, seed=0):
-    """Random observations [*leading, ...] as tensors."""
+    """Return random observations [*leading, ...] as tensors."""
     space.seed(seed)
     if isinstance(space, spaces.Dict):
         return {key: batch(part, *leading, seed=seed) for key, part in space.items()}
@@ -73,7 +73,7 @@ def test_few_codes_are_one_hot_and_many_are_embedded(count, kind):
     assert isinstance(encoder_of(codes(count, 3)), kind)
 
 
-def test_zero_asks_for_one_hot():
+def test_embedding_0_means_one_hot():
     module = encoder_of(spaces.Discrete(500), Encoding(parts={"": PartConfig(embedding=0)}))
     assert isinstance(module, OneHot)
     assert module.features == 500
@@ -83,8 +83,8 @@ def test_embeddings_grow_with_the_number_of_codes():
     assert [embedding_size(n) for n in (2, 6, 40, 750, 10**6)] == [2, 4, 13, 64, 64]
 
 
-def test_a_group_of_arrays_over_the_same_entities_is_a_set():
-    """Its features are, entity by entity, embedding beside numbers, and their maximum."""
+def test_a_group_of_arrays_over_the_same_entities_is_encoded_as_a_set():
+    """Its features are the maximum over entities of embedding and numbers."""
     module = encoder(UNITS, kind={"embedding": 2})
     assert isinstance(module, Entities)
     obs = batch(UNITS, 7)
@@ -109,7 +109,7 @@ def test_the_order_of_entities_does_not_matter(reduce):
     assert module.features == 6
 
 
-def test_the_mean_is_the_mean():
+def test_reduce_mean_averages_over_entities():
     space = numbers(4, 3)
     module = encoder_of(space, Encoding(parts={"": PartConfig(reduce="mean")}))
     obs = batch(space, 5)
@@ -125,7 +125,7 @@ def test_entities_may_have_several_codes():
     torch.testing.assert_close(module(obs), expected)
 
 
-def test_all_entities_may_be_kept_side_by_side():
+def test_reduce_keep_concatenates_all_entities():
     module = encoder_of(UNITS, Encoding(parts={"": PartConfig(reduce="keep")}))
     assert module.features == 4 * 5 + 4 * 3
 
@@ -140,7 +140,7 @@ def test_all_entities_may_be_kept_side_by_side():
         spaces.Dict({"a": numbers(2, 3), "b": spaces.MultiDiscrete([2, 3])}),
     ],
 )
-def test_other_groups_are_put_side_by_side(space):
+def test_other_groups_are_concatenated(space):
     module = encoder_of(space)
     assert not isinstance(module, Entities)
     assert module(batch(space, 2, 3)).shape == (2, 3, module.features)
@@ -198,11 +198,11 @@ def test_all_parts_get_gradients():
         ({"unit": {"clip": 1.0}}, 'no part "unit".*units'),
         ({"units/kind": {"clip": 1.0}}, r"net.parts.units/kind.clip.*MultiDiscrete"),
         ({"units/features": {"embedding": 3}}, r"net.parts.units/features.embedding.*Box"),
-        ({"clock": {"reduce": "max"}}, r"net.parts.clock.reduce.*no set of entities"),
-        ({"units/kind": {"embedding": 0}}, r"net.parts.units/kind.embedding.*always embedded"),
+        ({"clock": {"reduce": "max"}}, r"net.parts.clock.reduce needs a set of entities"),
+        ({"units/kind": {"embedding": 0}}, r"net.parts.units/kind.embedding must be at least 1"),
     ],
 )
-def test_what_says_nothing_to_a_part_is_refused(parts, message):
+def test_settings_without_effect_on_a_part_are_errors(parts, message):
     space = spaces.Dict({"units": UNITS, "clock": numbers(1)})
     named = {path: PartConfig(**config) for path, config in parts.items()}
     with pytest.raises(BadInput, match=message):
@@ -210,12 +210,12 @@ def test_what_says_nothing_to_a_part_is_refused(parts, message):
 
 
 @pytest.mark.parametrize("config", [{"embedding": -1}, {"clip": 0.0}, {"dense": (4, 0)}])
-def test_settings_out_of_range_are_refused(config):
+def test_settings_out_of_range_are_errors(config):
     with pytest.raises(BadInput, match=r"net\.parts"):
         PartConfig(**config)
 
 
-def test_the_reference_network_has_the_parameters_it_should():
+def test_the_reference_network_has_its_known_number_of_parameters():
     """Embeddings 18,696, dense 264, LSTM 4,526,080, logits 131,200."""
     from rookery.config import resolve
     from rookery.envs import make_env
@@ -238,7 +238,7 @@ def test_the_reference_network_has_the_parameters_it_should():
     assert size(network) == 4_676_240
 
 
-def test_parts_are_told_as_json_and_come_back_the_same():
+def test_parts_survive_json():
     from rookery.config import from_values, resolve, to_values
 
     text = '{"": {"reduce": "keep"}, "units/kind": {"embedding": 3, "dense": [4, 5]}}'
@@ -252,10 +252,10 @@ def test_parts_are_told_as_json_and_come_back_the_same():
         resolve("ppo", "CartPole-v1", {"net": {"parts": '{"": {"reduce": "sum"}}'}})
 
 
-def test_boards_side_by_side_are_no_set_of_entities():
+def test_several_boards_are_not_encoded_as_a_set_of_entities():
     space = spaces.Dict(
         board=spaces.Box(0, 8, (24, 18), np.uint8), mask=spaces.Box(0, 1, (24, 18), np.uint8)
     )
     encoder = encoder_of(space, Encoding("auto", 16))
-    assert isinstance(encoder, Parts)
+    assert isinstance(encoder, NestedEncoder)
     assert encoder.features == 32

@@ -1,4 +1,4 @@
-"""Noise in the weights: factorised, renewed on demand, and silent when it should be."""
+"""Noise in the weights: factorised, drawn by reset_noise, and 0 for greedy actions."""
 
 import math
 
@@ -16,7 +16,7 @@ def a_layer(inputs=3, outputs=4, sigma=0.5):
     return NoisyLinear(inputs, outputs, sigma)
 
 
-def test_it_starts_as_the_paper_says():
+def test_initial_means_and_sigmas_are_those_of_the_paper():
     layer = a_layer(16, 64)
     for part in (layer.weight, layer.bias):
         assert part.abs().max() <= 1 / 4
@@ -25,13 +25,13 @@ def test_it_starts_as_the_paper_says():
         assert torch.equal(part, torch.full_like(part, 0.5 / 4))
 
 
-def test_quiet_is_the_dense_layer_of_the_means():
+def test_zero_noise_gives_the_dense_layer_of_the_means():
     layer, x = a_layer(), torch.randn(5, 3)
     means = F.linear(x, layer.weight, layer.bias)
     assert torch.equal(layer(x), means)
-    layer.renew(None)
+    layer.reset_noise(None)
     assert not torch.allclose(layer(x), means)
-    layer.quiet()
+    layer.zero_noise()
     assert torch.equal(layer(x), means)
 
 
@@ -39,7 +39,7 @@ def test_the_output_by_hand():
     layer, x = a_layer(), torch.randn(5, 3)
     layer.weight_sigma.data.uniform_()
     layer.bias_sigma.data.uniform_()
-    layer.renew(torch.Generator().manual_seed(3))
+    layer.reset_noise(torch.Generator().manual_seed(3))
     out = layer(x)
     for i in range(5):
         for o in range(4):
@@ -54,7 +54,7 @@ def test_statistics_of_the_noise():
     layer, rng = a_layer(), torch.Generator().manual_seed(0)
     rows, columns = [], []
     for _ in range(4_000):
-        layer.renew(rng)
+        layer.reset_noise(rng)
         rows.append(layer.row.clone())
         columns.append(layer.column.clone())
     row, column = torch.stack(rows), torch.stack(columns)
@@ -71,28 +71,28 @@ def test_statistics_of_the_noise():
     assert apart.abs().max() < 0.07
 
 
-def test_renewing_changes_and_the_generator_decides():
+def test_reset_noise_draws_from_the_generator():
     layer, x = a_layer(), torch.ones(1, 3)
     generator = torch.Generator().manual_seed(1)
     outputs = []
     for _ in range(3):
-        layer.renew(generator)
+        layer.reset_noise(generator)
         outputs.append(layer(x))
     assert not torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[1], outputs[2])
-    layer.renew(torch.Generator().manual_seed(1))
+    layer.reset_noise(torch.Generator().manual_seed(1))
     assert torch.equal(layer(x), outputs[0])
 
 
-def test_means_and_sigmas_learn_and_the_noise_is_no_part_of_a_checkpoint():
+def test_means_and_sigmas_get_gradients_and_noise_is_not_in_the_state_dict():
     layer = a_layer()
-    layer.renew(None)
+    layer.reset_noise(None)
     layer(torch.randn(5, 3)).square().sum().backward()
     assert all(bool((p.grad != 0).any()) for p in layer.parameters())
     assert {name for name, _ in layer.named_parameters()} == set(layer.state_dict())
 
 
-def test_greedy_decisions_are_without_noise_and_others_with_it():
+def test_greedy_actions_are_without_noise_and_exploring_ones_with_it():
     algorithm = make(DQN, FLAT, noisy=True, alpha=0.5)
     obs, nothing = torch.randn(6, 3), torch.zeros(6)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""A policy that scores a row of the observation for each action."""
+"""net.per_action: a policy that scores one row of the observation per action."""
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -20,7 +20,7 @@ def scorer(**options):
     return network
 
 
-def test_an_action_is_scored_by_its_row_alone():
+def test_an_actions_logit_depends_on_its_row_only():
     network = scorer()
     obs = torch.randn(4, 2, 5, 3)
     before = network.policy(obs)
@@ -31,7 +31,7 @@ def test_an_action_is_scored_by_its_row_alone():
     assert moved.tolist() == [False, False, False, True, False]
 
 
-def test_rows_in_another_order_are_scored_in_that_order():
+def test_permuted_rows_give_permuted_logits():
     network, order = scorer(), torch.tensor([3, 0, 4, 1, 2])
     obs = torch.randn(6, 5, 3)
     torch.testing.assert_close(network.policy(obs[:, order]), network.policy(obs)[:, order])
@@ -52,7 +52,7 @@ def test_the_value_sees_all_rows_and_the_first_policy_is_uniform():
     assert sum(p.numel() for p in network.parameters()) == policy + (15 + 1) * 64 + 65 * 64 + 65
 
 
-def test_without_a_critic_there_is_one_value_of_zero_for_an_observation():
+def test_without_a_critic_the_value_of_an_observation_is_0():
     network = ActorCritic(ROWS, FIVE, NetConfig(per_action=True), critic=False)
     params, value, _ = network.step(torch.randn(2, 5, 3), ())
     assert params.shape == (2, 5)
@@ -69,14 +69,14 @@ def test_without_a_critic_there_is_one_value_of_zero_for_an_observation():
         (ROWS, spaces.MultiDiscrete([5])),
     ],
 )
-def test_other_spaces_are_refused(obs, action):
+def test_other_spaces_are_errors(obs, action):
     with pytest.raises(BadInput, match=r"net\.per_action needs observations \[actions, features\]"):
         ActorCritic(obs, action, NetConfig(per_action=True))
 
 
-def test_memory_sharing_and_action_values_are_refused():
+def test_cores_shared_layers_and_q_networks_are_errors():
     for options in ({"core": "lstm"}, {"shared": True}):
-        with pytest.raises(BadInput, match=r"net\.per_action: rows are scored without memory"):
+        with pytest.raises(BadInput, match=r"net\.per_action needs net\.core=none"):
             NetConfig(per_action=True, **options)
-    with pytest.raises(BadInput, match=r"net\.per_action: rows are scored by policies only"):
+    with pytest.raises(BadInput, match=r"net\.per_action=true is not supported by Q-networks"):
         QNetwork(ROWS, 5, NetConfig(per_action=True), QHeadConfig())

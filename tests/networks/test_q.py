@@ -1,4 +1,4 @@
-"""Action values: heads of every kind, and networks that remember."""
+"""Q-networks: dueling, noisy and distributional heads, and recurrent networks."""
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -26,7 +26,7 @@ def test_a_head_gives_values_or_logits_of_every_action(dueling, noisy, atoms, hi
 
 
 @pytest.mark.parametrize("atoms", [1, 5])
-def test_dueling_is_value_plus_advantage_less_its_mean(atoms):
+def test_dueling_is_value_plus_advantage_minus_its_mean(atoms):
     torch.manual_seed(0)
     head = QHead(FEATURES, ACTIONS, QHeadConfig(dueling=True, atoms=atoms), 8)
     x = torch.randn(7, FEATURES)
@@ -43,22 +43,21 @@ def test_dueling_is_value_plus_advantage_less_its_mean(atoms):
 
 
 def test_value_and_advantages_have_hidden_layers_of_their_own():
-    """With a shared one, the value would be a linear function of the layer that the advantages
-    see, and the head no more than one linear layer."""
+    """With a shared hidden layer, the head would equal a single linear layer."""
     head = QHead(FEATURES, ACTIONS, QHeadConfig(dueling=True), 8)
     x = torch.randn(5, FEATURES)
     before = head(x)
     with torch.no_grad():
         head.value.hidden[0].weight.normal_()
     after = head(x)
-    # Every action moves by the same amount: the advantages do not see the value's layer.
+    # All actions change by the same amount: advantages do not depend on the value's layer.
     moved = after - before
     assert moved.abs().min() > 1e-4
     torch.testing.assert_close(moved, moved[:, :1].expand_as(moved))
 
 
 def widths(module):
-    """Inputs and outputs of all dense layers, in order."""
+    """Return inputs and outputs of all dense layers in order."""
     kinds = (torch.nn.Linear, NoisyLinear)
     return [tuple(m.weight.shape[::-1]) for m in module.modules() if isinstance(m, kinds)]
 
@@ -152,7 +151,7 @@ def test_windows_and_single_rows_agree(core):
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_previous_action_and_reward_are_seen(core):
+def test_values_depend_on_previous_action_and_reward(core):
     network, (obs, inputs) = recurrent(core), some_rows(2, 3)
     state = network.initial_state(3, CPU)
     q, _ = network(obs, inputs, state)

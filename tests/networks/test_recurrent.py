@@ -1,4 +1,4 @@
-"""The core over a window is the core step by step, cleared where an episode ends."""
+"""The core over a window equals the core step by step, with the state cleared at resets."""
 
 import copy
 
@@ -13,7 +13,7 @@ T, B, INPUTS, SIZE = 12, 5, 3, 4
 
 
 def loop(core, x, state, reset):
-    """One row at a time, lane by lane: features, and the state after the last."""
+    """Return features and last state, computed row by row and lane by lane."""
     outputs = []
     for t in range(T):
         state = tuple(
@@ -26,7 +26,7 @@ def loop(core, x, state, reset):
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-def test_a_window_is_the_loop_over_its_rows(kind, share):
+def test_a_window_equals_the_loop_over_its_rows(kind, share):
     torch.manual_seed(0)
     core = Core(kind, INPUTS, SIZE)
     x = torch.randn(T, B, INPUTS)
@@ -40,7 +40,7 @@ def test_a_window_is_the_loop_over_its_rows(kind, share):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_nothing_flows_back_over_a_reset(kind):
+def test_gradients_do_not_flow_across_a_reset(kind):
     core = Core(kind, INPUTS, SIZE)
     x = torch.randn(T, B, INPUTS, requires_grad=True)
     reset = torch.zeros(T, B, dtype=torch.bool)
@@ -51,7 +51,7 @@ def test_nothing_flows_back_over_a_reset(kind):
     assert touched.tolist() == [True, True, False, True, True]
 
 
-def test_an_lstm_is_torchs_with_one_bias():
+def test_the_lstm_equals_torchs_with_one_bias():
     ours, theirs = Core("lstm", INPUTS, SIZE), nn.LSTM(INPUTS, SIZE)
     with torch.no_grad():
         ours.rnn.bias_ih_l0.normal_()
@@ -66,7 +66,7 @@ def test_an_lstm_is_torchs_with_one_bias():
     assert ours(x.double(), tuple(s.double() for s in state))[0].dtype == torch.float64
 
 
-def test_clear_empties_only_the_marked_lanes():
+def test_clear_zeroes_only_the_marked_lanes():
     (state,) = clear((torch.ones(3, 2),), torch.tensor([True, False, True]))
     assert state.tolist() == [[0, 0], [1, 1], [0, 0]]
 
@@ -76,13 +76,13 @@ def test_state_is_cleared_after_each_masked_row():
     expected = [[False, False, False], [False, True, False], [True, False, False]]
     assert resets(mask).tolist() == expected
     assert resets(torch.ones(4, 2)) is None
-    # A boundary at the very end is the next window's business.
+    # A boundary after the last row affects only the next window.
     assert resets(torch.tensor([[1], [0]])) is None
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-def test_the_state_after_a_window_is_the_loops(kind, share):
+def test_the_state_after_a_window_equals_the_loops(kind, share):
     torch.manual_seed(0)
     core = Core(kind, INPUTS, SIZE)
     x = torch.randn(T, B, INPUTS)

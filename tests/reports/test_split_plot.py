@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookery.reports.split_plot import bars, draw
+from rookery.reports.split_plot import bars, draw_split
 
 HEADER = "env_steps,seconds,env_s,inference_s,transfer_s,learn_s,reduce_s,wait_s"
 
@@ -43,7 +43,7 @@ def test_actors_in_threads_have_a_bar_of_their_own():
     }
 
 
-def test_more_than_all_the_time_leaves_no_rest():
+def test_more_than_all_the_time_leaves_no_other():
     (spent,) = bars(rows(env_s=9.0)).values()
     assert spent["other"] == 0
 
@@ -62,7 +62,7 @@ def test_the_picture_says_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", save)
     lines = [HEADER, "0,0,0,0,0,0,0,0", "1000,10,2,1,0,6,0,1"]
     (tmp_path / "progress.csv").write_text("\n".join(lines) + "\n")
-    draw(tmp_path, tmp_path / "split.png")
+    draw_split(tmp_path, tmp_path / "split.png")
     (figure,) = seen
     (axes,) = figure.axes
     assert "seconds" in axes.get_xlabel()
@@ -76,5 +76,5 @@ def test_the_picture_says_what_it_shows(tmp_path, monkeypatch):
 
 def test_a_run_without_reports_has_no_picture(tmp_path):
     (tmp_path / "progress.csv").write_text(HEADER + "\n0,0,0,0,0,0,0,0\n")
-    draw(tmp_path, tmp_path / "split.png")
+    draw_split(tmp_path, tmp_path / "split.png")
     assert not (tmp_path / "split.png").exists()

@@ -1,4 +1,4 @@
-"""A run's folder and the errors it can meet."""
+"""The folder of a run, and its error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.runs.run import Run, file_safe
 CONFIG = {"algorithm": "ppo", "environment": "ALE/Pong-v5", "env_steps": 100}
 
 
-def test_a_new_run_is_named_after_what_it_does(tmp_path: Path):
+def test_default_name_has_algorithm_environment_and_time(tmp_path: Path):
     run = Run.create(tmp_path / "runs", None, CONFIG)
     pattern = r"ppo_ALE-Pong-v5_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{4}"
     assert re.fullmatch(pattern, run.name)
@@ -34,33 +34,31 @@ def test_a_new_run_is_named_after_what_it_does(tmp_path: Path):
     ("name", "safe"),
     [("ALE/Pong-v5", "ALE-Pong-v5"), ("a b:c", "a-b-c"), ("../x", "x"), ("CartPole-v1",) * 2],
 )
-def test_file_safe(name: str, safe: str):
+def test_file_safe_replaces_unsafe_characters(name: str, safe: str):
     assert file_safe(name) == safe
 
 
-def test_a_name_in_use_is_refused_and_the_run_is_untouched(tmp_path: Path):
+def test_existing_name_is_refused_and_that_run_unchanged(tmp_path: Path):
     first = Run.create(tmp_path, "mine", CONFIG)
-    with pytest.raises(BadInput, match=f"{first.path} exists.*--name.*--resume"):
+    with pytest.raises(BadInput, match=f"{first.path} already exists.*--name.*--resume"):
         Run.create(tmp_path, "mine", {})
     assert Run.open(first.path).config == CONFIG
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b"])
-def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, name: str):
-    with pytest.raises(BadInput, match="cannot name a folder"):
+def test_name_that_leaves_the_runs_folder_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(BadInput, match="is not a valid folder name"):
         Run.create(tmp_path, name, CONFIG)
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, below: str):
+def test_unwritable_path_is_named(tmp_path: Path, below: str):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match=r"file.*cannot be written: (Not a directory|File exists)"):
         Run.create(tmp_path / "file" / below, "mine", CONFIG)
 
 
-def test_a_run_that_could_not_be_begun_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_failed_creation_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files.os, "replace", _full_disk)
     with pytest.raises(BadInput, match=r"config.json: cannot be written: No space left"):
         Run.create(tmp_path, "mine", CONFIG)
@@ -71,18 +69,18 @@ def _full_disk(*_: object) -> None:
     raise OSError(28, os.strerror(28))
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path):
+def test_open_refuses_what_is_not_a_run(tmp_path: Path):
     run = Run.create(tmp_path, "mine", CONFIG)
     with pytest.raises(BadInput, match=f'no such run folder. Did you mean "{run.path}"'):
         Run.open(tmp_path / "mime")
-    with pytest.raises(BadInput, match=r"not a run's folder, it has no config.json"):
+    with pytest.raises(BadInput, match=r"not a run folder: it has no config.json"):
         Run.open(tmp_path)
     (run.path / "config.json").write_text('{"a": ')
     with pytest.raises(BadInput, match=r"config.json: is not JSON"):
         Run.open(run.path)
 
 
-def test_the_log_has_the_time_before_each_line(tmp_path: Path):
+def test_log_lines_start_with_the_time(tmp_path: Path):
     run = Run.create(tmp_path, "mine", CONFIG)
     run.log("one")
     run.log("two\nthree\n")
@@ -90,7 +88,7 @@ def test_the_log_has_the_time_before_each_line(tmp_path: Path):
     assert re.fullmatch(f"{stamp} one\n{stamp} two\n    three\n", run.log_path.read_text())
 
 
-def test_the_result_is_json_for_every_parser(tmp_path: Path):
+def test_result_json_has_null_for_nan_and_infinity(tmp_path: Path):
     run = Run.create(tmp_path, "mine", CONFIG)
     assert run.result is None
     run.write_result({"loss": float("nan"), "deep": [float("inf"), np.float32(0.5), np.int64(3)]})
@@ -98,9 +96,7 @@ def test_the_result_is_json_for_every_parser(tmp_path: Path):
     assert "NaN" not in run.result_path.read_text()
 
 
-def test_a_crash_while_writing_leaves_the_old_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_failed_write_keeps_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = Run.create(tmp_path, "mine", CONFIG)
     run.write_result({"status": "finished"})
     monkeypatch.setattr(files.os, "replace", _full_disk)
@@ -110,7 +106,7 @@ def test_a_crash_while_writing_leaves_the_old_result(
     assert not list(run.path.glob(".*"))
 
 
-def test_progress_parses_numbers_and_leaves_out_a_torn_row(tmp_path: Path):
+def test_progress_parses_numbers_and_skips_a_truncated_row(tmp_path: Path):
     run = Run.create(tmp_path, "mine", CONFIG)
     assert run.progress() == []
     run.progress_path.write_text("env_steps,loss,entropy\n10,0.5,\n20,nan,1e-3\n30,0.5,1")
@@ -120,7 +116,7 @@ def test_progress_parses_numbers_and_leaves_out_a_torn_row(tmp_path: Path):
     assert second["loss"] != second["loss"]
 
 
-def test_versions_are_known_without_importing():
+def test_versions_imports_neither_torch_nor_numpy():
     code = (
         "import sys; from rookery.machine import versions; found = versions();"
         "print(found['torch'], 'torch' in sys.modules, 'numpy' in sys.modules)"
@@ -133,7 +129,7 @@ def test_versions_are_known_without_importing():
     assert set(versions()) == {"rookery", "python", "torch", "numpy", "gymnasium", "ale_py"}
 
 
-def test_machine_counts_the_cores_this_process_may_use():
+def test_cores_counts_the_cores_allowed_to_this_process():
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
         "from rookery.machine import cores; print(cores())"

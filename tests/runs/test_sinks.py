@@ -13,7 +13,9 @@ import pytest
 
 from rookery.errors import BadInput
 from rookery.runs import files
-from rookery.runs.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink, tag_of
+from rookery.runs.callbacks import Callback, Callbacks
+from rookery.runs.console import ConsoleSink
+from rookery.runs.sinks import CsvSink, TensorBoardSink, tag_of
 from rookery.runs.table import read_rows
 
 
@@ -24,41 +26,41 @@ def lines(path: Path) -> list[str]:
 def test_each_row_is_on_disk_at_once(tmp_path: Path):
     path = tmp_path / "progress.csv"
     sink = CsvSink(path)
-    sink.write(10, {"updates": 1, "loss": 0.25})
+    sink.on_report({"env_steps": 10, "updates": 1, "loss": 0.25})
     assert lines(path) == ["env_steps,updates,loss", "10,1,0.25"]
-    sink.write(20, {"loss": float("nan")})
+    sink.on_report({"env_steps": 20, "loss": float("nan")})
     assert lines(path)[2] == "20,,nan"
     sink.close()
 
 
 def test_env_steps_is_one_column_also_when_the_report_has_it(tmp_path: Path):
     sink = CsvSink(tmp_path / "progress.csv")
-    sink.write(10, {"loss": 1.0, "env_steps": 10})
+    sink.on_report({"loss": 1.0, "env_steps": 10})
     sink.close()
     assert lines(sink.path) == ["env_steps,loss", "10,1"]
 
 
 def test_a_later_column_widens_the_rows_so_far(tmp_path: Path):
     sink = CsvSink(tmp_path / "progress.csv")
-    sink.write(10, {"loss": 1.5})
-    sink.write(20, {"entropy": 0.5, "loss": 2.5})
-    sink.write(30, {"loss": 3.5})
+    sink.on_report({"env_steps": 10, "loss": 1.5})
+    sink.on_report({"env_steps": 20, "entropy": 0.5, "loss": 2.5})
+    sink.on_report({"env_steps": 30, "loss": 3.5})
     sink.close()
     assert lines(sink.path) == ["env_steps,loss,entropy", "10,1.5,", "20,2.5,0.5", "30,3.5,"]
 
 
 def test_a_crash_while_widening_keeps_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sink = CsvSink(tmp_path / "progress.csv")
-    sink.write(10, {"loss": 1.5})
+    sink.on_report({"env_steps": 10, "loss": 1.5})
 
     def full_disk(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(files.os, "replace", full_disk)
     with pytest.raises(BadInput, match=r"progress.csv: cannot be written: No space left"):
-        sink.write(20, {"entropy": 0.5})
+        sink.on_report({"env_steps": 20, "entropy": 0.5})
     assert lines(sink.path) == ["env_steps,loss", "10,1.5"]
-    sink.write(30, {"loss": 2.5})
+    sink.on_report({"env_steps": 30, "loss": 2.5})
     assert lines(sink.path) == ["env_steps,loss", "10,1.5", "30,2.5"]
 
 
@@ -67,7 +69,7 @@ def test_a_resumed_run_drops_the_rows_it_makes_again(tmp_path: Path):
     path.write_text("env_steps,loss\n10,1\n20,2\n30,3\n40,")
     sink = CsvSink(path, resume_step=20)
     assert lines(path) == ["env_steps,loss", "10,1", "20,2"]
-    sink.write(30, {"loss": 9.0})
+    sink.on_report({"env_steps": 30, "loss": 9.0})
     sink.close()
     assert [row["loss"] for row in read_rows(path)] == [1, 2, 9]
 
@@ -110,11 +112,15 @@ def events_in(folder: Path) -> Any:
 
 def test_tensorboard_reads_back_what_was_written(tmp_path: Path):
     sink = TensorBoardSink(tmp_path)
-    sink.write(10, {"loss": 0.5, "episode_return_mean": 20.0})
-    sink.write(20, {"loss": 0.25})
+    sink.on_report({"env_steps": 10, "loss": 0.5, "episode_return_mean": 20.0})
+    sink.on_report({"env_steps": 20, "loss": 0.25})
     events = events_in(tmp_path)  # before close: a crash loses nothing
     sink.close()
-    assert events.Tags()["scalars"] == ["learner/loss", "episode/return_mean"]
+    assert events.Tags()["scalars"] == [
+        "progress/env_steps",
+        "learner/loss",
+        "episode/return_mean",
+    ]
     assert [(e.step, e.value) for e in events.Scalars("learner/loss")] == [(10, 0.5), (20, 0.25)]
 
 
@@ -123,10 +129,10 @@ def test_tensorboard_drops_the_steps_a_resumed_run_makes_again(tmp_path: Path):
 
     first = TensorBoardSink(tmp_path)
     for step in (10, 20, 30):
-        first.write(step, {"loss": float(step)})
+        first.on_report({"env_steps": step, "loss": float(step)})
     first.close()
     second = TensorBoardSink(tmp_path, resume_step=20)
-    second.write(30, {"loss": -1.0})
+    second.on_report({"env_steps": 30, "loss": -1.0})
     second.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("learner/loss")] == [
@@ -156,7 +162,7 @@ REPORT = {"episode_return_mean": 123.44, "env_steps_per_second": 51_200.2, "loss
 
 def test_a_plain_line(capsys: pytest.CaptureFixture[str]):
     sink = ConsoleSink(200_000)
-    sink.write(40_960, REPORT)
+    sink.on_report({"env_steps": 40_960, **REPORT})
     sink.close()
     assert capsys.readouterr().out == (
         "step 40,960/200,000  20%  return 123.4  51,200 steps/s  loss 0.123\n"
@@ -167,24 +173,25 @@ def test_plain_lines_come_at_most_every_two_seconds_and_the_last_always():
     stream, clock = io.StringIO(), Clock()
     sink = ConsoleSink(100, stream, clock=clock)
     for step, clock.now in ((10, 0.5), (20, 1.0), (30, 2.4), (40, 2.6), (50, 2.7)):
-        sink.write(step, {"env_steps_per_second": 1.0})
+        sink.on_report({"env_steps": step, "env_steps_per_second": 1.0})
     sink.close()
     sink.close()
     shown = [line.split("/")[0] for line in stream.getvalue().splitlines()]
     assert shown == ["step 10", "step 40", "step 50"]
 
 
-def test_a_report_without_speed_return_or_loss():
-    stream, clock = io.StringIO(), Clock()
-    sink = ConsoleSink(1_000, stream, first_step=100, clock=clock)
-    clock.now = 2.0
-    sink.write(300, {"episode_return_mean": float("nan")})
+def test_a_line_without_return_and_loss():
+    stream = io.StringIO()
+    report = {"env_steps": 300, "episode_return_mean": float("nan"), "env_steps_per_second": 100.0}
+    ConsoleSink(1_000, stream).on_report(report)
     assert stream.getvalue() == "step 300/1,000  30%  100 steps/s\n"
 
 
 def test_a_diverged_loss_is_shown():
     stream = io.StringIO()
-    ConsoleSink(10, stream).write(10, {"loss": float("nan"), "env_steps_per_second": 0.0})
+    ConsoleSink(10, stream).on_report(
+        {"env_steps": 10, "loss": float("nan"), "env_steps_per_second": 0.0}
+    )
     assert "loss nan" in stream.getvalue()
 
 
@@ -201,8 +208,8 @@ class Closed(io.StringIO):
 def test_a_closed_pipe_does_not_stop_training():
     stream = Closed()
     sink = ConsoleSink(100, stream, interval_s=0)
-    sink.write(1, {})
-    sink.write(2, {})
+    sink.on_report({"env_steps": 1, "env_steps_per_second": 1.0})
+    sink.on_report({"env_steps": 2, "env_steps_per_second": 1.0})
     sink.close()
     assert stream.tries == 1
 
@@ -219,7 +226,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     sink = ConsoleSink(200_000, stream)
-    sink.write(100_000, {**REPORT, "env_steps_per_second": 1_000.0})
+    sink.on_report({"env_steps": 100_000, **REPORT, "env_steps_per_second": 1_000.0})
     sink.close()
     text = stream.getvalue()
     for part in ("━", "50%", "100,000/200,000", "1,000 steps/s", "return 123.4", "ETA 0:01:40"):
@@ -228,7 +235,8 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
 
 def test_slow_imports_wait_until_they_are_needed(tmp_path: Path):
     code = (
-        "import io, sys; from rookery.runs.sinks import *; ConsoleSink(1, io.StringIO());"
+        "import io, sys; from rookery.runs.sinks import TensorBoardSink;"
+        "from rookery.runs.console import ConsoleSink; ConsoleSink(1, io.StringIO());"
         "print({'torch', 'tensorboard', 'rich', 'numpy'} & set(sys.modules));"
         "TensorBoardSink(sys.argv[1]); print('tensorflow' in sys.modules, 'torch' in sys.modules)"
     )
@@ -238,15 +246,15 @@ def test_slow_imports_wait_until_they_are_needed(tmp_path: Path):
     assert done.stdout.split("\n")[:2] == ["set()", "False False"]
 
 
-class Recorder:
+class Recorder(Callback):
     """Remembers what it was told; `fails` makes closing fail."""
 
     def __init__(self, fails: bool = False):
         self.told: list[Any] = []
         self.fails = fails
 
-    def write(self, step: int, metrics: Any) -> None:
-        self.told.append((step, metrics))
+    def on_report(self, report: Any) -> None:
+        self.told.append(dict(report))
 
     def close(self) -> None:
         self.told.append("closed")
@@ -256,8 +264,8 @@ class Recorder:
 
 def test_every_sink_gets_every_report_and_is_closed_even_if_one_fails():
     first, second = Recorder(fails=True), Recorder()
-    sinks = Sinks([first, second])
-    sinks.write(1, {"loss": 2.0})
+    sinks = Callbacks([first, second])
+    sinks.on_report({"env_steps": 1, "loss": 2.0})
     with pytest.raises(BadInput, match="disk full"):
         sinks.close()
-    assert first.told == second.told == [(1, {"loss": 2.0}), "closed"]
+    assert first.told == second.told == [{"env_steps": 1, "loss": 2.0}, "closed"]

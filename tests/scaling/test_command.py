@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
-from rookery.cli.scaling import plan
+from rookery.cli.scaling import plan_scaling
 from rookery.errors import RookeryError
 from rookery.scaling import trials
 
@@ -74,7 +74,7 @@ def test_a_study_runs_trains_by_turns_and_leaves_its_files(capsys, runs, tmp_pat
     assert {"scaling.csv", "scaling.json", "scaling.png", "runs"} == set(os.listdir(out))
 
 
-def test_a_reference_stands_beside_the_study(capsys, runs, tmp_path):
+def test_a_reference_is_compared_with_the_study(capsys, runs, tmp_path):
     figures = tmp_path / "other.csv"
     figures.write_text("series,environments,threads,steps_per_second\nother,2,1,50\n")
     args = ["--repeat", 1, "--out", tmp_path / "study", "--reference", figures]
@@ -100,7 +100,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_shows_how_far_a_run_is(runs, monkeypatch, tmp_path):
     monkeypatch.setattr(trials, "SHOW_S", 0.0)
-    planned, _ = plan(
+    planned, _ = plan_scaling(
         [*APEX[1:], "--repeat", "1", "--minutes", "0.2", "--out", str(tmp_path / "o")]
     )
     planned.console = Terminal()
@@ -118,7 +118,7 @@ def test_a_run_has_time_to_start_and_to_stop(minutes, limit_s, runs, monkeypatch
     limits, pretend = [], trials.run_child
     monkeypatch.setattr(trials, "run_child", lambda *args: (limits.append(args[2]), pretend(*args)))
     args = ["--points", "1-2", "--repeat", "1", "--minutes", str(minutes)]
-    planned, _ = plan(["apex", "CartPole-v1", *args, "--out", str(tmp_path / "o")])
+    planned, _ = plan_scaling(["apex", "CartPole-v1", *args, "--out", str(tmp_path / "o")])
     planned.carry_out()
     assert limits == [limit_s]
 
@@ -142,9 +142,9 @@ def test_json_is_all_of_standard_output(capsys, runs, tmp_path):
         (["apex", "--points", "1-2,2-2", "--backend", "ranks"], "ranks"),
     ],
 )
-def test_every_point_has_the_backend_of_the_largest(words, backend, tmp_path):
-    planned, _ = plan([words[0], "CartPole-v1", *words[1:], "--out", str(tmp_path / "o")])
-    points = list(planned.study.tallies)
+def test_all_points_use_the_backend_of_the_largest(words, backend, tmp_path):
+    planned, _ = plan_scaling([words[0], "CartPole-v1", *words[1:], "--out", str(tmp_path / "o")])
+    points = list(planned.study.point_runs)
     commands = [planned.command(point, "x") for point in points]
     assert {option(command, "backend") for command in commands} == {backend}
     assert [option(command, "actors") for command in commands] == [str(p.actors) for p in points]
@@ -166,9 +166,9 @@ def test_options_of_train_reach_every_run(runs, capsys, tmp_path):
     assert not (tmp_path / "o" / "scaling.png").exists()
 
 
-def test_how_the_learner_goes_with_the_actors():
+def test_coupling_of_learner_and_actors_follows_from_the_config():
     def coupling(*words):
-        return plan([*words, "--points", "1-2,2-2"])[0].study.coupling
+        return plan_scaling([*words, "--points", "1-2,2-2"])[0].study.coupling
 
     assert coupling("apex", "CartPole-v1") == "ratio"  # the preset's samples_per_insert
     assert coupling("apex", "CartPole-v1", "--no-preset") == "free"
@@ -182,17 +182,17 @@ def test_how_the_learner_goes_with_the_actors():
         (["--algo.gama", "0.9"], "--algo.gama: no such option"),
         (["--algo.gamma", "2"], "algo.gamma must lie in"),
         (["--points", "1-2,2"], 'got "2"'),
-        (["--points", "1-2,3-2", "--mode", "strong"], "3-2 cannot share 2 environments"),
+        (["--points", "1-2,3-2", "--mode", "strong"], "3-2 cannot divide 2 environments"),
         (["--mode", "week"], "mode"),
         (["--repeat", "0"], "repeat must be at least 1, got 0"),
         (["--minutes", "0"], "minutes must be positive"),
-        (["--actors", "2"], "--actors is not for a study; --points says how many"),
+        (["--actors", "2"], "--actors cannot be used with scaling; --points says how many"),
         (["--stop-minutes", "2"], "use --minutes"),
-        (["--resume", "runs/x"], "--resume is not for a study"),
-        (["--preset", "Nowhere-v0"], "preset: apex has none"),
-        (["--backend", "serial"], "backend=serial has one actor, got actors=2"),
+        (["--resume", "runs/x"], "--resume cannot be used with scaling"),
+        (["--preset", "Nowhere-v0"], "preset: apex has no preset"),
+        (["--backend", "serial"], "backend=serial runs one actor, got actors=2"),
         (["--net.core", "lstm"], "apex has no memory; use r2d2"),
-        (["Acrobot-v1"], '"Acrobot-v1": one algorithm and one environment, please'),
+        (["Acrobot-v1"], 'expected one algorithm and one environment, got "Acrobot-v1" too'),
     ],
 )
 def test_bad_input_is_one_line_before_anything_runs(args, named, capsys, runs, tmp_path):
@@ -212,11 +212,11 @@ def test_bad_input_is_one_line_before_anything_runs(args, named, capsys, runs, t
         (["apex", "CartPole-v9", "--points", "1-2"], "CartPole-v9"),
         (["apexx", "CartPole-v1", "--points", "1-2"], "apexx"),
         (["apex", "Pendulum-v1", "--points", "1-2"], "apex"),
-        (["apex", "CartPole-v1"], "points: must be given"),
-        (["apex", "--points", "1-2"], "name an algorithm and an environment"),
+        (["apex", "CartPole-v1"], "points: must be set"),
+        (["apex", "--points", "1-2"], "expected an algorithm and an environment"),
     ],
 )
-def test_names_are_checked_too(args, named, capsys, runs):
+def test_unknown_algorithms_and_environments_are_refused(args, named, capsys, runs):
     status, _, told = call(capsys, "scaling", *args)
     assert (status, told.count("\n"), runs) == (2, 1, [])
     assert named in told
@@ -238,7 +238,7 @@ def test_a_folder_in_use_is_refused(capsys, runs, tmp_path):
     (tmp_path / "o" / "precious").touch()
     status, _, told = call(capsys, *APEX, "--out", tmp_path / "o")
     assert (status, runs) == (2, [])
-    assert "holds something already" in told
+    assert "is not empty" in told
 
 
 def test_the_default_folder_is_named_after_the_study(capsys, runs, tmp_path, monkeypatch):
@@ -248,7 +248,7 @@ def test_the_default_folder_is_named_after_the_study(capsys, runs, tmp_path, mon
     assert re.match(r"apex_CartPole-v1_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", folder.name)
 
 
-def test_a_run_that_fails_is_told_and_the_rest_goes_on(capsys, runs, monkeypatch, tmp_path):
+def test_a_run_that_fails_is_reported_and_other_points_run(capsys, runs, monkeypatch, tmp_path):
     good = trials.run_child
 
     def fail_first(command, *rest):
@@ -278,7 +278,7 @@ def test_a_run_without_updates_fails_its_point(capsys, runs, monkeypatch, tmp_pa
     monkeypatch.setattr(trials, "run_child", never_learn)
     status, text, _ = call(capsys, *APEX, "--repeat", 1, "--out", tmp_path / "o")
     assert status == 1
-    assert "failed: there were 0 updates" in text
+    assert "failed: 0 updates" in text
     assert not (tmp_path / "o" / "scaling.png").exists()
 
 
@@ -306,7 +306,7 @@ def test_documented_commands_would_run():
     calls = [shlex.split(line, comments=True) for line in lines if "rookery scaling" in line]
     assert len(calls) >= 3
     for words in calls:
-        plan(words[words.index("scaling") + 1 :])
+        plan_scaling(words[words.index("scaling") + 1 :])
 
 
 def test_importing_a_study_needs_no_torch():

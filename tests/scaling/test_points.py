@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.errors import BadInput
-from rookery.scaling.points import Point, every_point, parse_points, plan_studies
+from rookery.scaling.points import Point, parse_points, plan_studies, unique_points
 
 
 def test_weak_points_are_taken_as_written():
@@ -22,22 +22,22 @@ def test_strong_points_share_out_their_environments():
 def test_both_studies_run_what_they_share_once():
     studies = plan_studies(parse_points("1-8,2-8"), "both")
     assert list(studies) == ["weak", "strong"]
-    assert [point.label for point in every_point(studies)] == ["1-8", "2-8", "2-4"]
+    assert [point.label for point in unique_points(studies)] == ["1-8", "2-8", "2-4"]
 
 
 @pytest.mark.parametrize("text", ["", "2", "0-8", "2-0", "a-b", "1-8,", "1-8;2-8", "2x8", "-1-8"])
-def test_a_word_that_is_no_point_is_named(text):
+def test_a_malformed_point_is_refused_by_name(text):
     with pytest.raises(BadInput, match=r"ACTORS-ENVS,\.\.\. such as 1-8,2-8,4-8, got"):
         parse_points(text)
 
 
-def test_a_point_that_stands_twice_is_named():
-    with pytest.raises(BadInput, match="2-8 stands twice"):
+def test_a_duplicate_point_is_refused_by_name():
+    with pytest.raises(BadInput, match="2-8 is given twice"):
         parse_points("1-8,2-8,2-8")
 
 
 def test_strong_points_must_divide():
-    with pytest.raises(BadInput, match="3-8 cannot share 8 environments evenly among 3 actors"):
+    with pytest.raises(BadInput, match="3-8 cannot divide 8 environments evenly among 3 actors"):
         plan_studies(parse_points("1-8,3-8"), "strong")
     assert plan_studies(parse_points("1-8,3-8"), "weak")
 

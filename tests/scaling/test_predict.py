@@ -22,14 +22,14 @@ def test_actors_that_compute_share_the_cores_with_the_learner():
     assert predicted.limit == "cores"
 
 
-def test_a_learner_bound_to_the_steps_works_twice_as_much():
+def test_a_learner_with_fixed_samples_per_step_needs_twice_the_cores():
     now = Measured(100, {"learn": 0.9, "wait": 0.9}, 1.5)
     # 2 x 1.5 cores wanted against 2 x 0.6 + 0.9.
     assert predict(now, 1, 2, "ratio").speed == pytest.approx(200 * 2 / 3)
     assert predict(now, 1, 2, "free").speed == pytest.approx(200 * 2 / 2.1)
 
 
-def test_a_learner_bound_to_the_steps_is_one():
+def test_one_learner_with_fixed_samples_per_step_limits_the_speed():
     # Busy for 80 % of the time, it has room for 1 / 0.8 of the present work.
     now = Measured(100, {"learn": 0.5, "wait": 0.2}, 0.5)
     predicted = predict(now, 2, cores=8, coupling="ratio")
@@ -54,7 +54,7 @@ def test_on_a_strong_study_sums_have_half_of_the_work_between_them():
     assert predict(now, 2, 8, "turns", strong=True).speed == pytest.approx(1_200 / 0.8)
 
 
-def test_one_rank_tells_nothing_of_how_sums_grow():
+def test_from_one_rank_all_reduce_is_predicted_not_to_grow():
     now = Measured(500, {"reduce": 0.1}, 1.0)
     assert predict(now, 1, 8, "turns") == (1_000, "nothing")
     assert predict(now, 1, 8, "turns", strong=True).speed == pytest.approx(1_000 / 1.1)
@@ -67,7 +67,7 @@ def test_ranks_that_fill_the_cores_gain_nothing():
     assert predicted.limit == "cores"
 
 
-def test_the_tightest_limit_is_the_one_told():
+def test_the_tightest_limit_is_reported():
     now = Measured(100, {"wait": 0.3}, 1.5)
     assert predict(now, 2, cores=2, coupling="ratio") == (pytest.approx(200 * 2 / 3), "cores")
     assert predict(now, 2, cores=4, coupling="ratio") == (pytest.approx(200 / 1.4), "learner")

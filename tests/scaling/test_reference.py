@@ -31,7 +31,7 @@ def test_points_meet_by_environments_and_threads(tmp_path):
         "1-1       -          10.0     -",
         "4-2       -             -  40.0",
     ]
-    told = reference.told(rows)
+    told = reference.to_dict(rows)
     assert told["labels"] == {"1-2": "2-2", "2-2": "4-4", "4-2": "8-8"}
     assert [point["label"] for point in told["series"]["cpu"]] == ["1-1", "4-4"]
 
@@ -54,7 +54,7 @@ def test_the_tetris_figures_are_the_published_ones():
         (HEAD + "a,1\n", r"line 2: .* got 1, None, None"),
     ],
 )
-def test_a_bad_file_is_told(text, complaint, tmp_path):
+def test_a_malformed_reference_file_is_refused_with_its_line(text, complaint, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)
     with pytest.raises(BadInput, match=complaint):

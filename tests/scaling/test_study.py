@@ -11,7 +11,7 @@ from rookery.errors import RookeryError
 from rookery.scaling.measure import Measured
 from rookery.scaling.points import Point, parse_points, plan_studies
 from rookery.scaling.study import Study
-from rookery.scaling.tables import aligned, tables, to_csv
+from rookery.scaling.tables import aligned, scaling_csv, tables
 
 
 def study_of(text, mode="weak", rounds=3):
@@ -27,11 +27,11 @@ def speeds(table, shares=None, cores=0.1):
 
 def carry_out(study, measure):
     kept = []
-    study.take_turns(measure, lambda: kept.append(study.results()))
+    study.run_rounds(measure, lambda: kept.append(study.results()))
     return kept
 
 
-def test_points_take_turns():
+def test_points_take_turns_in_every_round():
     order = []
 
     def measure(point, number):
@@ -43,7 +43,7 @@ def test_points_take_turns():
     assert len(kept) == 6
 
 
-def test_rows_are_set_beside_the_first_point_and_the_ideal():
+def test_rows_have_speed_up_over_the_first_point_and_the_ideal():
     study = study_of("2-8,4-8,8-8")
     carry_out(study, speeds({"2-8": [90, 100, 200], "4-8": [180] * 3, "8-8": [300, 320, 310]}))
     first, second, third = study.rows("weak")
@@ -54,14 +54,14 @@ def test_rows_are_set_beside_the_first_point_and_the_ideal():
     assert first["percent"] == pytest.approx({"env": 90, "learn": 5})
 
 
-def test_a_prediction_stands_beside_the_measurement_it_is_for():
+def test_a_prediction_is_in_the_row_of_the_point_it_is_for():
     study = study_of("1-8,2-8,8-8", rounds=1)
     carry_out(study, speeds({"1-8": [100], "2-8": [190], "8-8": [700]}))
     rows = study.rows("weak")
     assert [row["predicted"] for row in rows] == [None, 200, None]
     assert [row["twice"]["label"] for row in rows] == ["2-8", "4-8", "16-8"]
     assert [row["twice"]["steps_per_second"] for row in rows] == [200, 380, 1_400]
-    assert "predicted at 16-8: 1,400 steps/s (nothing in the way)" in tables(study.results())
+    assert "predicted at 16-8: 1,400 steps/s (no limit)" in tables(study.results())
 
 
 def test_on_a_strong_study_twice_the_actors_have_half_of_the_environments():
@@ -74,7 +74,7 @@ def test_on_a_strong_study_twice_the_actors_have_half_of_the_environments():
     assert [row["speed_up"] for row in weak] == pytest.approx([1, 1.9])
 
 
-def test_what_is_measured_is_not_predicted_once_more():
+def test_a_measured_point_is_not_predicted_below_the_table():
     study = study_of("1-2,2-2", "strong", rounds=1)
     carry_out(study, speeds({"1-2": [100], "2-1": [150]}))
     assert study.rows("strong")[0]["twice"]["label"] == "2-1"
@@ -134,7 +134,7 @@ def test_nothing_measured_can_still_be_shown():
     study = study_of("1-8,2-8")
     assert study.status == "finished"
     assert tables(study.results()).count("-8") == 2
-    assert len(to_csv(study.results()).splitlines()) == 3
+    assert len(scaling_csv(study.results()).splitlines()) == 3
 
 
 def test_tables_line_up():
@@ -150,7 +150,7 @@ def test_tables_line_up():
 def test_the_csv_has_a_row_for_each_point_of_each_study():
     study = study_of("1-8,2-8", "both", rounds=1)
     carry_out(study, fails_at("2-8", 1, {"1-8": [100], "2-4": [150]}))
-    rows = list(csv.DictReader(io.StringIO(to_csv(study.results()))))
+    rows = list(csv.DictReader(io.StringIO(scaling_csv(study.results()))))
     assert [(row["study"], row["label"]) for row in rows] == [
         *(("weak", "1-8"), ("weak", "2-8")),
         *(("strong", "1-8"), ("strong", "2-4")),

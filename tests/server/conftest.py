@@ -1,4 +1,4 @@
-"""The environments that tests serve can be imported by their module's name."""
+"""Makes the environments in worlds/ and the helpers here importable."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Messages that nobody should send: random ones, and good ones with something wrong in them."""
+"""Random messages, and valid ones with mistakes in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
-from rookery_server.wire import encode
+from rookery_server.messages import encode
 
 TOKENS = [bytes([number]) * 16 for number in range(6)]
 VALUES: list[Any] = [
@@ -24,7 +24,7 @@ OPS = ["hello", "reset", "step", "render", "close", "jump"]
 
 
 def message(draw: random.Random, seqs: dict[bytes, int]) -> list[bytes]:
-    """Frames: sometimes a fair request of one of a few sessions, mostly something worse."""
+    """Frames of a request of one of a few sessions, mostly with mistakes."""
     token = draw.choice(TOKENS)
     op = draw.choice(OPS)
     header: dict[str, Any] = {
@@ -48,7 +48,7 @@ def message(draw: random.Random, seqs: dict[bytes, int]) -> list[bytes]:
 
 
 def damaged(draw: random.Random, frames: list[bytes]) -> list[bytes]:
-    """The frames with bytes flipped, cut, repeated, or nothing of them left."""
+    """The frames with bytes changed, cut, repeated or replaced."""
     way, at = draw.randrange(7), draw.randrange(len(frames))
     frame = bytearray(frames[at])
     if way == 0:

@@ -1,12 +1,12 @@
-"""Spaces survive their description, and its order is that of the arrays."""
+"""Spaces converted to maps and back, and the order of their leaves."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from rookery_server.messages import Refused, decode, encode
 from rookery_server.spaces import describe, leaves, nested, restore
-from rookery_server.wire import Refused, decode, encode
 from worlds import Mixed
 
 SPACES = [
@@ -28,7 +28,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_a_space_comes_back_over_the_wire(space):
+def test_a_space_is_equal_after_a_round_trip(space):
     arrays: list[np.ndarray] = []
     plain = describe(space, arrays)
     message = decode([bytes(frame) for frame in encode({"space": plain}, arrays)])
@@ -47,7 +47,7 @@ def test_leaves_are_in_the_order_of_the_parts():
     assert nested(plain, iter("abcde")) == {"picture": "a", "rest": ("b", "c", "d", "e")}
 
 
-def test_old_gyms_spaces_are_told_by_their_names():
+def test_old_gym_spaces_are_recognised_by_class_name():
     class Discrete:  # without `start`, as before gym 0.22
         n, shape, dtype = 4, (), np.dtype(np.int64)
 
@@ -55,7 +55,7 @@ def test_old_gyms_spaces_are_told_by_their_names():
 
 
 def test_spaces_that_cannot_be_sent_are_refused():
-    with pytest.raises(ValueError, match="not served"):
+    with pytest.raises(ValueError, match="cannot be served"):
         describe(spaces.Text(3), [])
     with pytest.raises(ValueError, match="strings"):
         describe(spaces.Dict({0: spaces.Discrete(2), 1: spaces.Discrete(2)}), [])
@@ -77,7 +77,7 @@ def test_a_wrong_description_is_refused(plain):
         leaves(plain)
 
 
-def test_a_description_nested_without_end_is_refused():
+def test_a_description_nested_too_deep_is_refused():
     plain: dict = {"type": "Discrete", "dtype": "<i8", "shape": [], "n": 2, "start": 0}
     for _ in range(20):
         plain = {"type": "Tuple", "parts": [plain]}

@@ -1,56 +1,53 @@
-"""Random and mutated messages: no crash, no hang, no growth, and good clients go on."""
+"""Random and mutated messages: no crash, no hang, bounded memory, and good clients go on."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import mutator
 import numpy as np
 import pytest
 import zmq
-from rookery_server.factory import Recipe
-from rookery_server.host import Host, Peer
-from rookery_server.vector import Copies
-from rookery_server.wire import decode
+from attacker import resident_bytes
+from rookery_server.dispatcher import Dispatcher, Peer
+from rookery_server.factory import EnvFactory
+from rookery_server.messages import decode
+from rookery_server.vector import SequentialVector
 from served import serving
 
-from rookery.envs import make_env
+from rookery.envs import EnvOptions, make_env
+from rookery.envs.options import RemoteOptions
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Memory of a process that is really there."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * 4096
-
-
-def attack_host(count: int, seed: int = 0) -> tuple[dict[str, int], int]:
+def attack_dispatcher(count: int, seed: int = 0) -> tuple[dict[str, int], int]:
     """Replies by their op or kind of error, and how much the memory grew after a warm-up."""
-    draw, recipe = random.Random(seed), Recipe("worlds:Old")
-    host = Host(lambda n, render: Copies(lambda: recipe.make(render), n), "old", 6, silence=50.0)
+    draw, factory = random.Random(seed), EnvFactory("worlds:Old")
+    dispatcher = Dispatcher(
+        lambda n, render: SequentialVector(lambda: factory.make(render), n), "old", 6, silence=50.0
+    )
     seqs: dict[bytes, int] = {}
     seen: dict[str, int] = {}
     before = 0
     for number in range(count):
         now = number / 100
         peer = Peer([draw.randbytes(4)], draw.randrange(9), draw.choice(["", "", "key"]))
-        replies = [host.answer(peer, mutator.message(draw, seqs), now)]
-        replies += [frames for _, frames in host.due(now)]
+        replies = [dispatcher.answer(peer, mutator.message(draw, seqs), now)]
+        replies += [frames for _, frames in dispatcher.expire_and_admit(now)]
         if draw.random() < 0.02:
-            host.disconnected(draw.randrange(9), now)
+            dispatcher.disconnected(draw.randrange(9), now)
         for frames in filter(None, replies):
             header = decode([bytes(frame) for frame in frames]).header
             word = header["kind"] if header["op"] == "error" else header["op"]
             seen[word] = seen.get(word, 0) + 1
             if header["op"] != "error":
                 seqs[header["session"]] = header["seq"]
-        assert len(host.guests) <= 6
-        assert len(host.waiting) <= 64
+        assert len(dispatcher.sessions) <= 6
+        assert len(dispatcher.waiting) <= 64
         if number == count // 4:
             before = resident_bytes()
     grown = resident_bytes() - before
-    host.close()
+    dispatcher.close()
     return seen, grown
 
 
@@ -58,15 +55,15 @@ KINDS = {"malformed", "size", "version", "room", "session", "order", "action", "
 OPS = {"hello", "reset", "step", "close"}
 
 
-def test_a_few_thousand_messages_and_every_kind_of_answer():
-    seen, grown = attack_host(6_000)
+def test_thousands_of_mutated_messages_get_every_kind_of_reply():
+    seen, grown = attack_dispatcher(6_000)
     assert set(seen) >= KINDS | OPS
     assert grown < 20e6
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_messages():
-    seen, grown = attack_host(100_000, seed=1)
+def test_a_hundred_thousand_mutated_messages():
+    seen, grown = attack_dispatcher(100_000, seed=1)
     assert set(seen) >= KINDS | OPS
     assert grown < 20e6
 
@@ -76,7 +73,7 @@ def attack_server(count: int) -> int:
     context = zmq.Context()
     try:
         with serving("CartPole-v1", "--envs", "8") as server:
-            env = make_env(server.address, num_envs=2)
+            env = make_env(server.address, EnvOptions(remote=RemoteOptions(away_s=1)), num_envs=2)
             env.reset(seed=0)
             attack(context, server.address, count // 4, env, seed=2)
             before = resident_bytes(server.process.pid)
@@ -115,10 +112,10 @@ def connected(context: zmq.Context, address: str) -> zmq.Socket:
     return socket
 
 
-def test_a_good_client_goes_on_beside_an_attacker():
+def test_a_good_client_steps_during_an_attack():
     assert attack_server(1_500) < 30e6
 
 
 @pytest.mark.long
-def test_a_good_client_goes_on_beside_a_stubborn_attacker():
+def test_a_good_client_steps_during_a_long_attack():
     assert attack_server(30_000) < 30e6

@@ -1,13 +1,13 @@
-"""The byte examples of docs/protocol.md are what the server really says."""
+"""The byte examples of docs/protocol.md equal the replies of the server."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from rookery_server.factory import Recipe
-from rookery_server.host import Host, Peer
-from rookery_server.vector import Copies
+from rookery_server.dispatcher import Dispatcher, Peer
+from rookery_server.factory import EnvFactory
+from rookery_server.vector import SequentialVector
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,14 +26,18 @@ def frames_of(block: str) -> list[bytes]:
     return [data for _, data in found]
 
 
-def test_the_examples_are_what_the_server_says():
-    recipe = Recipe("CartPole-v1")
-    host = Host(lambda n, render: Copies(lambda: recipe.make(render), n), "CartPole-v1", most=2)
+def test_byte_examples_equal_the_replies_of_the_server():
+    factory = EnvFactory("CartPole-v1")
+    dispatcher = Dispatcher(
+        lambda n, render: SequentialVector(lambda: factory.make(render), n),
+        "CartPole-v1",
+        max_envs=2,
+    )
     blocks = FENCE.findall(PAGE.read_text())
     requests = [frames_of(block) for block in blocks if block.startswith(">")]
     replies = [frames_of(block) for block in blocks if block.startswith("<")]
     assert len(requests) == len(replies) == 5
     for request, reply in zip(requests, replies, strict=True):
-        answer = host.answer(Peer([b"route"]), request, now=0.0)
+        answer = dispatcher.answer(Peer([b"route"]), request, now=0.0)
         assert answer is not None
         assert [bytes(frame) for frame in answer] == reply

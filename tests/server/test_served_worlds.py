@@ -1,13 +1,13 @@
-"""What is served: names, the old API, and preprocessing with answers worked out by hand."""
+"""Environments of the server: names, the old API, and preprocessing against worked examples."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from rookery_server.errors import Unusable
-from rookery_server.factory import Recipe, find
-from rookery_server.preprocessing import Preprocessing, area, luminance
-from rookery_server.vector import Copies
+from rookery_server.factory import EnvFactory, find_spec
+from rookery_server.preprocessing import Preprocessing, area_resizer, luminance
+from rookery_server.vector import SequentialVector
 
 
 def episodes(env, steps, action=0):
@@ -19,8 +19,8 @@ def episodes(env, steps, action=0):
     return rows
 
 
-def test_old_environments_are_seeded_and_tell_truncation_from_termination():
-    env, other = Recipe("worlds:Old").make(False), Recipe("worlds:Old").make(False)
+def test_old_environments_are_seeded_and_distinguish_truncation_from_termination():
+    env, other = EnvFactory("worlds:Old").make(False), EnvFactory("worlds:Old").make(False)
     first, info = env.reset(3)
     assert info == {}
     assert first.tolist() == np.random.RandomState(3).rand(2).astype(np.float32).tolist()
@@ -31,7 +31,7 @@ def test_old_environments_are_seeded_and_tell_truncation_from_termination():
 
 
 def test_copies_reset_on_the_next_step():
-    env = Copies(lambda: Recipe("worlds:Film").make(False), 2)
+    env = SequentialVector(lambda: EnvFactory("worlds:Film").make(False), 2)
     env.reset(0)
     rows = [env.step(np.zeros(2, int)) for _ in range(11)]
     frames = [int(obs[0, 0, 0, 0]) for obs in (np.array(row[0]) for row in rows[-1:])]
@@ -41,22 +41,22 @@ def test_copies_reset_on_the_next_step():
     assert frames == [10]  # one step into the new episode
 
 
-def test_grey_is_the_eyes_mixture():
+def test_grayscale_weights_are_those_of_luminance():
     image = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]]], np.uint8)
     assert luminance(image).tolist() == [[77, 149, 29, 255]]  # 0.299, 0.587, 0.114 of 255
 
 
 def test_resizing_takes_means_over_areas():
     image = np.array([[0, 100, 200], [0, 100, 200], [60, 160, 250]], np.uint8)
-    assert area((3, 3), (1, 1))(image).tolist() == [[119]]  # 1070 / 9 = 118.9
+    assert area_resizer((3, 3), (1, 1))(image).tolist() == [[119]]  # 1070 / 9 = 118.9
     # Half of the middle column belongs to either side.
-    assert area((3, 3), (3, 2))(image).tolist() == [[33, 167], [33, 167], [93, 220]]
-    assert area((3, 3), (3, 3))(image).tolist() == image.tolist()
-    assert area((3, 3), (6, 6))(image)[::2, ::2].tolist() == image.tolist()
+    assert area_resizer((3, 3), (3, 2))(image).tolist() == [[33, 167], [33, 167], [93, 220]]
+    assert area_resizer((3, 3), (3, 3))(image).tolist() == image.tolist()
+    assert area_resizer((3, 3), (6, 6))(image)[::2, ::2].tolist() == image.tolist()
 
 
 def test_skipped_frames_add_their_rewards_and_show_the_brighter_of_the_last_two():
-    env = Preprocessing(frame_skip=4).around(Recipe("worlds:Film").make(False))
+    env = Preprocessing(frame_skip=4).wrap(EnvFactory("worlds:Film").make(False))
     env.reset(0)
     obs, reward, terminated, _, _ = env.step(0)
     assert (int(obs[0, 0, 0]), reward, terminated) == (40, 4.0, False)
@@ -76,12 +76,12 @@ def test_skipped_frames_add_their_rewards_and_show_the_brighter_of_the_last_two(
             self.frame += 1
             return np.full((4, 6, 3), 9 * (self.frame % 2), np.uint8), 0.0, False, False, {}
 
-    assert (Preprocessing(frame_skip=4).around(Flicker()).step(0)[0] == 9).all()
+    assert (Preprocessing(frame_skip=4).wrap(Flicker()).step(0)[0] == 9).all()
 
 
-def test_stacks_begin_with_zeros_and_end_with_the_episode():
+def test_frame_stacks_begin_with_zeros_in_every_episode():
     everything = Preprocessing(frame_skip=2, grey=True, resize=(2, 3), frame_stack=3, time_limit=9)
-    env = everything.around(Recipe("worlds:Film").make(False))
+    env = everything.wrap(EnvFactory("worlds:Film").make(False))
     assert env.observation_space.shape == (3, 2, 3)
     obs, _ = env.reset(0)
     assert not obs.any()  # frame 0 is black, and so is what was before it
@@ -93,45 +93,48 @@ def test_stacks_begin_with_zeros_and_end_with_the_episode():
 
 
 def test_a_time_limit_truncates():
-    env = Preprocessing(time_limit=3).around(Recipe("worlds:Film").make(False))
+    env = Preprocessing(time_limit=3).wrap(EnvFactory("worlds:Film").make(False))
     env.reset(0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
 
-def test_an_observation_of_another_shape_is_told():
+def test_an_observation_of_the_wrong_shape_raises():
     class Liar:
-        observation_space = Recipe("worlds:Film").make(False).observation_space
-        action_space = Recipe("worlds:Film").make(False).action_space
+        observation_space = EnvFactory("worlds:Film").make(False).observation_space
+        action_space = EnvFactory("worlds:Film").make(False).action_space
 
         def reset(self, seed=None):
             return np.zeros((4, 6), np.uint8), {}
 
     with pytest.raises(ValueError, match=r"shape \(4, 6\)"):
-        Copies(Liar, 1).reset()
+        SequentialVector(Liar, 1).reset()
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (lambda: Recipe("Nowhere-v0"), "not registered"),
-        (lambda: Recipe("worlds:Nobody"), "defines no such name"),
-        (lambda: Recipe("no_such_module:X"), "does not import"),
-        (lambda: Recipe("worlds:Old", kwargs={"wheels": 3}).make(False), "cannot be made"),
-        (lambda: Recipe("worlds:Old", actions="worlds:NONE"), 'defines no "NONE"'),
-        (lambda: Preprocessing(grey=True).around(Recipe("worlds:Old").make(False)), "--grey needs"),
+        (lambda: EnvFactory("Nowhere-v0"), "not registered"),
+        (lambda: EnvFactory("worlds:Nobody"), "defines no such name"),
+        (lambda: EnvFactory("no_such_module:X"), "cannot import"),
+        (lambda: EnvFactory("worlds:Old", kwargs={"wheels": 3}).make(False), "cannot be made"),
+        (lambda: EnvFactory("worlds:Old", actions="worlds:NONE"), 'defines no "NONE"'),
+        (
+            lambda: Preprocessing(grey=True).wrap(EnvFactory("worlds:Old").make(False)),
+            "--grey needs",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_line(wrong, text):
+def test_unusable_settings_raise_one_line(wrong, text):
     with pytest.raises(Unusable, match=text):
         wrong()
 
 
 def test_arguments_reach_the_environment():
-    env = Recipe("worlds:Old", kwargs={"length": 2}).make(False)
+    env = EnvFactory("worlds:Old", kwargs={"length": 2}).make(False)
     env.reset(0)
     env.step(0)
     assert any(env.step(0)[2:4])
 
 
-def test_gymnasiums_registry_is_asked_first():
-    assert find("CartPole-v1")[1] == "gymnasium"
+def test_gymnasium_takes_precedence_over_gym():
+    assert find_spec("CartPole-v1")[1] == "gymnasium"

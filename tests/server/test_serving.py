@@ -1,4 +1,4 @@
-"""The real socket: sizes, other socket types, keys, lost connections, and what is imported."""
+"""The server's socket: sizes, REQ clients, reconnection, keys, command line, and imports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import zmq
 from rookery_server.__main__ import main
 from rookery_server.errors import Unusable
-from rookery_server.keys import make_keys, secret_of, unlock
+from rookery_server.keys import load_secret, make_keys, use_client_keys
+from rookery_server.messages import MAX_HEADER_BYTES, decode, encode
 from rookery_server.serving import HARD_LIMIT, Place, is_loopback
-from rookery_server.wire import decode, encode
 from served import ROOT, serving
 
 from rookery.envs import EnvOptions, make_env
@@ -59,18 +59,20 @@ def test_a_request_socket_works_too(server):
         assert ask(request, {"op": "close", "session": b"q" * 16, "seq": 1}).header["op"] == "close"
 
 
-def test_large_messages_are_refused_and_larger_ones_not_read(server, socket):
+def test_large_requests_are_refused_and_larger_ones_close_the_connection(server, socket):
+    most = MAX_HEADER_BYTES + 4 * 8  # a header and the actions of four environments
     assert ask(socket, hello(b"l")).header["op"] == "hello"
-    socket.send_multipart([b"x" * (1 << 20), b"y" * 1000])
+    socket.send_multipart([b"x" * most, b"y"])
+    assert socket.poll(10_000)
     assert decode(socket.recv_multipart()).header["kind"] == "size"
-    socket.send_multipart([b"x" * (HARD_LIMIT * (1 << 20) + 1)])
+    socket.send_multipart([b"x" * (HARD_LIMIT * most + 1)])
     assert not socket.poll(300)
-    # ZeroMQ closed the connection and made a new one; the session is still there.
+    # ZeroMQ made a new connection by itself; the session still exists.
     reply = ask(socket, {"op": "close", "session": b"l" * 16, "seq": 1})
     assert reply.header["op"] == "close"
 
 
-def test_a_session_is_found_again_over_another_connection(server, socket):
+def test_a_session_continues_over_another_connection(server, socket):
     ask(socket, hello(b"a"))
     ask(socket, {"op": "reset", "session": b"a" * 16, "seq": 1, "seed": 3})
     step = {"op": "step", "session": b"a" * 16, "seq": 2}
@@ -84,7 +86,7 @@ def test_a_session_is_found_again_over_another_connection(server, socket):
 
 
 @pytest.mark.long
-def test_environments_of_a_client_that_is_gone_are_free_again(server):
+def test_environments_of_a_disconnected_client_are_freed(server):
     for _ in range(2):
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.linger = 0
@@ -95,7 +97,7 @@ def test_environments_of_a_client_that_is_gone_are_free_again(server):
                 time.sleep(0.2)
 
 
-def test_only_loopback_goes_without_keys(capsys):
+def test_addresses_other_than_loopback_need_keys(capsys):
     assert is_loopback("127.0.0.1")
     assert is_loopback("::1")
     for address in ("0.0.0.0", "*", "::", "192.168.0.3", "eth0", "localhost.example.org"):
@@ -129,24 +131,24 @@ def with_keys(folder: Path) -> EnvOptions:
     return EnvOptions(remote=RemoteOptions(keys=str(folder)))
 
 
-def test_keys_are_neither_written_over_nor_read_by_others(tmp_path):
+def test_keys_are_not_overwritten_and_must_be_private(tmp_path):
     make_keys(str(tmp_path))
-    with pytest.raises(Unusable, match="not written over"):
+    with pytest.raises(Unusable, match="not overwritten"):
         make_keys(str(tmp_path))
     secret = tmp_path / "server" / "server.key_secret"
     secret.chmod(0o644)
     with pytest.raises(Unusable, match="chmod 600"):
-        secret_of(str(tmp_path / "server"), "server")
+        load_secret(str(tmp_path / "server"), "server")
     context = zmq.Context()
     with context.socket(zmq.DEALER) as socket, pytest.raises(Unusable, match="there is no"):
-        unlock(socket, str(tmp_path / "nowhere"))
+        use_client_keys(socket, str(tmp_path / "nowhere"))
     context.term()
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "name an environment"),
+        ([], "an environment is missing"),
         (["Nowhere-v0"], "not registered"),
         (["CartPole-v1", "--envs", "0"], "--envs must be"),
         (["CartPole-v1", "--port", "70000"], "--port must be"),

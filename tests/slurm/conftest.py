@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rookery.backends.ranks.launch import MPI_AS_ROOT
-from rookery.slurm.offspring import adopt_orphans, offspring
+from rookery.processes import descendants, is_alive, set_subreaper
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "scontrol")
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
@@ -135,7 +136,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=adopt_orphans,
+                preexec_fn=lambda: set_subreaper(True),
             )
         self.daemons.append(process)
 
@@ -179,11 +180,10 @@ class Cluster:
         """Every process of the jobs, with its command: the nodes' daemons adopt their orphans."""
         found = {}
         for daemon in self.daemons[2:]:
-            for pid in offspring(daemon.pid):
-                with suppress(OSError):
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                    if command:  # else it has ended, and waits for its parent to hear of it
-                        found[pid] = command.decode()
+            for process in descendants(daemon.pid):
+                with suppress(psutil.NoSuchProcess):
+                    if is_alive(process):
+                        found[process.pid] = " ".join(process.cmdline())
         return found
 
     def remaining(self, seconds: float) -> dict[int, str]:
@@ -201,7 +201,7 @@ def wait_for(happened: Callable[[], bool], seconds: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports nobody listens on now."""
+    """Different ports on which nothing listens now."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -136,7 +136,7 @@ def test_a_requeued_job_ends_with_the_steps_of_one_that_was_not(slurm, tmp_path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--kind", "ray", "--actors", "2"]], ids=["ranks", "ray"])
-def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
+def test_a_cancelled_job_can_be_resumed(slurm, tmp_path, options):
     if options:
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rookery[ray]'")
     number, run = submit(slurm, tmp_path, *STEADY, *options)
@@ -152,7 +152,7 @@ def test_a_cancelled_job_can_go_on(slurm, tmp_path, options):
 
 
 @pytest.mark.long
-def test_what_mpirun_ends_at_once_goes_on_from_the_last_checkpoint(slurm, tmp_path):
+def test_a_run_that_mpirun_kills_resumes_from_the_last_checkpoint(slurm, tmp_path):
     """It hears of the end as its ranks do, and does not wait for them to save."""
     number, run = submit(
         slurm, tmp_path, *STEADY, "--launcher", "mpirun", "--checkpoint-steps", 512
@@ -175,10 +175,10 @@ def test_a_run_that_fails_fails_the_job_and_is_not_requeued(slurm, tmp_path):
     assert "NoSuch-v0" in log_of(run)
 
 
-def test_what_slurm_refuses_is_one_line_and_status_2(slurm, tmp_path):
+def test_a_rejected_script_is_one_line_and_status_2(slurm, tmp_path):
     args = ["ppo", "CartPole-v1", "--partition", "nowhere", "--submit", "--runs-dir", tmp_path]
     done = slurm.run(*COMMAND, *args)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "sbatch refuses" in done.stderr
+    assert "sbatch rejected" in done.stderr
     assert "nowhere" in done.stderr
     assert slurm.run("squeue", "--noheader").stdout == ""

@@ -24,7 +24,7 @@ def test_times_are_read_as_sbatch_reads_them(time, seconds):
     assert seconds_of(time) == seconds
 
 
-def test_ranks_are_shared_out():
+def test_cpus_are_divided_among_ranks():
     assert Job(cpus_per_node=8).tasks == 8
     assert Job(cpus_per_node=8, gpus_per_node=2).tasks == 2
     assert Job(cpus_per_node=8, gpus_per_node=2, tasks_per_node=4).tasks == 4

@@ -13,7 +13,7 @@ import pytest
 from rookery.cli.main import main
 from rookery.errors import BadInput
 from rookery.slurm.job import Job
-from rookery.slurm.script import Work, implied, script
+from rookery.slurm.script import Work, batch_script, implied_settings
 
 WORK = Work("ppo", "CartPole-v1", Path("/shared/runs/my run"), {"env_steps": "1_000"}, {})
 JOBS = {
@@ -34,8 +34,8 @@ def directives(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_bash_takes_the_script(name):
-    text = script(JOBS[name], WORK)
+def test_bash_parses_the_script(name):
+    text = batch_script(JOBS[name], WORK)
     done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, text.splitlines())) < 130
@@ -57,7 +57,7 @@ def test_options_for_slurm_are_in_the_script():
         signal_seconds=300,
         sbatch=("mem=8G", "exclusive", "comment=two words"),
     )
-    assert directives(script(job, WORK)) == [
+    assert directives(batch_script(job, WORK)) == [
         "--job-name=cart",
         '--output="my run-%j.log"',
         "--open-mode=append",
@@ -78,7 +78,7 @@ def test_options_for_slurm_are_in_the_script():
 
 
 def test_a_heterogeneous_job_has_three_components():
-    text = "\n".join(directives(script(JOBS["hetero"], WORK)))
+    text = "\n".join(directives(batch_script(JOBS["hetero"], WORK)))
     head, rollout, learner = (part.split() for part in text.split("hetjob"))
     assert {"--nodes=1", "--cpus-per-task=36"} <= set(head)
     assert {"--nodes=3", "--cpus-per-task=36"} <= set(rollout)
@@ -89,11 +89,11 @@ def test_a_heterogeneous_job_has_three_components():
 
 
 def test_only_the_learner_node_has_the_resource_that_learners_ask_for():
-    text = script(JOBS["hetero"], WORK)
+    text = batch_script(JOBS["hetero"], WORK)
     steps = {line.split()[1]: below for line, below in pairs(text) if line.startswith("srun")}
     asks = {group: "--resource learner" in step for group, step in steps.items()}
     assert asks == {"--het-group=0": False, "--het-group=1": False, "--het-group=2": True}
-    assert implied(JOBS["hetero"], {})["ray.learner_resource"] == "learner"
+    assert implied_settings(JOBS["hetero"], {})["ray.learner_resource"] == "learner"
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
@@ -103,22 +103,22 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 
 def test_modules_and_the_virtual_environment_come_first():
-    text = script(Job(modules=("gcc/12", "cuda"), venv="/home/me/my venv"), WORK)
+    text = batch_script(Job(modules=("gcc/12", "cuda"), venv="/home/me/my venv"), WORK)
     loads = text.index("module load gcc/12 cuda")
     assert loads < text.index("source '/home/me/my venv/bin/activate'") < text.index("set -euo")
-    assert f"python={shlex.quote(sys.executable)}" in script(Job(), WORK)
+    assert f"python={shlex.quote(sys.executable)}" in batch_script(Job(), WORK)
 
 
 def test_settings_are_quoted_for_the_shell():
     settings = {"net.parts": '{"a": "$(rm x)"}', "compile": True}
-    text = script(Job(), Work("ppo", "my.module:Env v0", WORK.run, settings, {}))
+    text = batch_script(Job(), Work("ppo", "my.module:Env v0", WORK.run, settings, {}))
     assert """settings=('--net.parts={"a": "$(rm x)"}' --compile=true)""" in text
     assert "train ppo 'my.module:Env v0' --runs-dir=/shared/runs '--name=my run'" in text
 
 
 @pytest.mark.parametrize("name", ["ray", "hetero"])
-def test_the_key_of_a_cluster_is_in_no_command_and_no_script(name):
-    first, second = (script(JOBS[name], WORK) for _ in range(2))
+def test_the_token_of_a_cluster_is_in_no_command_and_no_script(name):
+    first, second = (batch_script(JOBS[name], WORK) for _ in range(2))
     assert first == second, "a script holds nothing secret"
     assert "umask 077" in first
     assert "password" not in first
@@ -126,11 +126,11 @@ def test_the_key_of_a_cluster_is_in_no_command_and_no_script(name):
 
 
 def test_backends_follow_from_the_kind_of_job():
-    assert implied(Job(nodes=2), {}) == {"backend": "ranks"}
-    assert implied(Job(), {}) == {}, "one rank needs no others"
-    assert implied(JOBS["ray"], {}) == {"backend": "ray"}
-    with pytest.raises(BadInput, match="--backend serial with --kind ranks"):
-        implied(Job(nodes=2), {"backend": "serial"})
+    assert implied_settings(Job(nodes=2), {}) == {"backend": "ranks"}
+    assert implied_settings(Job(), {}) == {}, "one rank needs no others"
+    assert implied_settings(JOBS["ray"], {}) == {"backend": "ray"}
+    with pytest.raises(BadInput, match="--backend serial cannot be used with --kind ranks"):
+        implied_settings(Job(nodes=2), {"backend": "serial"})
 
 
 def test_the_command_prints_the_script(capsys, tmp_path):
@@ -160,7 +160,7 @@ def test_the_command_writes_the_script(capsys, tmp_path):
         (["--kind", "mpi"], ["kind", "mpi"]),
         (["--nodes", "2", "--actors", "2"], ["actors=2", "--nodes"]),
         (["--resume", "runs/a"], ["--resume", "again"]),
-        (["--ray-address", "a:1"], ["--ray-address", "of its own"]),
+        (["--ray-address", "a:1"], ["--ray-address", "its own cluster"]),
         (["--nodes", "2", "--backend", "threads"], ["--backend threads", "--kind ranks"]),
         (["--name", "a/b"], ["name", "a/b"]),
         (["--sbatch"], ["--sbatch", "needs a value"]),
@@ -174,11 +174,11 @@ def test_a_mistake_is_one_line_and_status_2(args, words, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_slurm_submitting_says_where_to_go(capsys, tmp_path, monkeypatch):
+def test_submitting_without_slurm_says_where_to_submit(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     args = ["--runs-dir", str(tmp_path / "runs"), "--name", "a", "--submit"]
     assert main(["slurm", "ppo", "CartPole-v1", *args]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "no sbatch" in told
+    assert "sbatch not found" in told
     assert str(tmp_path / "runs" / "a.sbatch") in told

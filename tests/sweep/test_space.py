@@ -1,4 +1,4 @@
-"""Spaces: what they are made from, what they draw, what they refuse."""
+"""Search spaces: parsing, drawing and checking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 from rookery.config import default_config, from_values, to_values
 from rookery.errors import BadInput
 from rookery.fields import flags_of, nest
-from rookery.sweep.space import Choice, Range, check, grid_points, parse, spell, split
+from rookery.sweep.space import (
+    Choice,
+    Range,
+    check_space,
+    grid_points,
+    parse_dimension,
+    spell,
+    split_settings,
+)
 
 CONFIG = default_config("ppo", "CartPole-v1")
 
@@ -16,7 +24,9 @@ CONFIG = default_config("ppo", "CartPole-v1")
 def checked(**spaces):
     named = {name.replace("__", "."): text for name, text in spaces.items()}
     values = to_values(CONFIG)
-    return check(split(named)[1], flags_of(CONFIG), lambda point: from_values(values, nest(point)))
+    return check_space(
+        split_settings(named)[1], flags_of(CONFIG), lambda point: from_values(values, nest(point))
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,24 +46,24 @@ def checked(**spaces):
         ({"sleep_ms": 5}, None),
     ],
 )
-def test_what_is_a_space_and_what_a_plain_value(text, space):
-    assert parse("x", text) == space
+def test_parse_tells_spaces_from_fixed_values(text, space):
+    assert parse_dimension("x", text) == space
 
 
-def test_a_space_survives_being_written_down():
+def test_written_space_parses_to_the_same_space():
     for space in (Range(1, 1_234_567, whole=True), Range(1e-5, 0.1, log=True), Choice((1, None))):
-        assert parse("x", space.written()) == space
+        assert parse_dimension("x", space.written()) == space
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("log:1e-2:1e-5", "x: log:0.01:1e-05 must go from the lower to the higher value"),
-        ("uniform:1:1", "must go from the lower"),
-        ("log:0:1", "x: log:0:1 must begin above 0"),
-        ("logint:-4:4", "must begin above 0"),
-        ("int:1:2.5", "must have whole numbers"),
-        ("uniform:0:inf", "has no end"),
+        ("log:1e-2:1e-5", "x: log:0.01:1e-05: LOW must be below HIGH"),
+        ("uniform:1:1", "LOW must be below HIGH"),
+        ("log:0:1", "x: log:0:1: LOW must be above 0"),
+        ("logint:-4:4", "LOW must be above 0"),
+        ("int:1:2.5", "needs whole numbers"),
+        ("uniform:0:inf", "is not finite"),
         ("log:1", 'x: expected log:LOW:HIGH, got "log:1"'),
         ("log:a:b", "expected log:LOW:HIGH"),
         ("choice:a", "two values or more"),
@@ -61,18 +71,18 @@ def test_a_space_survives_being_written_down():
         ("choice:", "is empty"),
     ],
 )
-def test_spaces_without_sense_are_refused(text, named):
+def test_invalid_spaces_are_refused(text, named):
     with pytest.raises(BadInput, match=r"^x: ") as caught:
-        parse("x", text)
+        parse_dimension("x", text)
     assert named in str(caught.value)
 
 
-def test_draws_cover_the_range_on_its_own_scale():
+def test_draws_are_uniform_or_log_uniform():
     shares = np.random.default_rng(0).random(4_000)
     log = np.array([Range(1e-4, 1e-2, log=True).draw(at) for at in shares])
     assert log.min() >= 1e-4
     assert log.max() <= 1e-2
-    assert abs((log < 1e-3).mean() - 0.5) < 0.03  # half of the logarithms lie below the middle
+    assert abs((log < 1e-3).mean() - 0.5) < 0.03  # the median of the logarithms
     whole = [Range(1, 4, whole=True).draw(at) for at in shares]
     counts = np.array([whole.count(value) for value in (1, 2, 3, 4)])
     assert counts.sum() == 4_000
@@ -81,12 +91,12 @@ def test_draws_cover_the_range_on_its_own_scale():
     assert Choice(("a", "b")).draw(0.999) == "b"
 
 
-def test_drawn_numbers_are_short():
+def test_drawn_numbers_have_four_digits():
     assert Range(0, 1).draw(1 / 3) == 0.3333
     assert Range(1 / 3, 1).draw(0.0) == 1 / 3  # rounding does not leave the range
 
 
-def test_values_become_those_of_the_setting():
+def test_choices_are_converted_to_the_type_of_the_setting():
     space = checked(
         algo__learning_rate="choice:1e-3,0.01",
         net__hidden="choice:64x64,32",
@@ -109,33 +119,33 @@ def test_values_become_those_of_the_setting():
         ({"algo__gamma": "choice:0.9,.90"}, "algo.gamma: 0.9 is given twice"),
     ],
 )
-def test_values_that_the_setting_refuses_are_named(spaces, named):
+def test_invalid_value_of_a_setting_is_named(spaces, named):
     with pytest.raises(BadInput) as caught:
         checked(**spaces)
     assert named in str(caught.value)
 
 
-def test_values_that_are_right_beside_others_are_taken():
+def test_value_valid_with_some_others_is_accepted():
     def resolve(point):
         if point["a"] * point["b"] > 40:
             raise BadInput(f"a times b must be 40 at most, got {point['a'] * point['b']}")
         return point
 
     space = {"a": Choice((1, 10)), "b": Choice((2, 20))}
-    assert check(space, {}, resolve) == space
+    assert check_space(space, {}, resolve) == space
     with pytest.raises(BadInput, match="got 100"):
-        check({"a": Choice((1, 50)), "b": Choice((2, 20))}, {}, resolve)
+        check_space({"a": Choice((1, 50)), "b": Choice((2, 20))}, {}, resolve)
 
 
-def test_a_grid_has_every_combination_once():
+def test_grid_has_every_combination_once():
     points = grid_points({"a": Choice(("x", "y")), "b": Range(1, 3, whole=True)})
     assert points == [{"a": a, "b": b} for a in "xy" for b in (1, 2, 3)]
-    with pytest.raises(BadInput, match=r"a: uniform:0:1 has no end of values for a grid"):
+    with pytest.raises(BadInput, match=r"a: uniform:0:1 has too many values for a grid"):
         grid_points({"a": Range(0, 1)})
     with pytest.raises(BadInput, match="a grid of 1,000,000 points"):
         grid_points({name: Range(1, 100, whole=True) for name in "abc"})
 
 
-def test_values_are_spelled_as_one_would_type_them():
+def test_spell_returns_values_as_typed_on_the_command_line():
     values = [0.0003, [64, 32], True, None, "tanh"]
     assert [spell(value) for value in values] == ["0.0003", "64x32", "true", "null", "tanh"]

@@ -1,4 +1,4 @@
-"""`rookery sweep` as a person meets it, on a Ray of its own."""
+"""The command `rookery sweep`, on a local Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from rookery.cli.main import main
-from rookery.cli.sweep import plan
+from rookery.cli.sweep import new_sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweep.md"
 PPO = ["sweep", "ppo", "CartPole-v1", "--no-preset"]
@@ -28,7 +28,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @contextmanager
 def started(folder, *args):
-    """A sweep in a process group of its own, of which nothing is left afterwards."""
+    """A sweep in its own process group, which is killed afterwards."""
     words = [sys.executable, "-m", "rookery", *map(str, args)]
     with open(folder / "errors.txt", "w") as errors:
         pipe = subprocess.PIPE
@@ -44,14 +44,14 @@ def started(folder, *args):
 
 
 def call(folder, *args):
-    """Exit status, standard output and standard error of a command that ends."""
+    """Return exit status, standard output and standard error of a command."""
     with started(folder, *args) as process:
         output, _ = process.communicate(timeout=200)
     return process.returncode, output, (folder / "errors.txt").read_text()
 
 
 def processes_of(folder):
-    """The command lines of processes that have to do with a folder."""
+    """Return the command lines of processes that mention a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -71,8 +71,8 @@ def test_a_grid_with_seeds_and_asha_leaves_a_preset_that_repeats_the_best(tmp_pa
     words = [*PPO, "--net.hidden", "32", *rates, *asha, *length, "--name", "s", "--json"]
     status, output, errors = call(tmp_path, *words)
     assert status == 0, errors
-    told = json.loads(output)
-    good, stopped, diverged = told["trials"]
+    result = json.loads(output)
+    good, stopped, diverged = result["trials"]
     assert [good["status"], stopped["status"], diverged["status"]] == [
         *("finished", "stopped", "failed")
     ]
@@ -93,7 +93,7 @@ def test_a_grid_with_seeds_and_asha_leaves_a_preset_that_repeats_the_best(tmp_pa
     assert preset["algo"]["learning_rate"] == 3e-3
     assert processes_of(tmp_path) == []
 
-    program, *again = shlex.split(told["command"])
+    program, *again = shlex.split(result["command"])
     assert program == "rookery"
     status, output, _ = call(tmp_path, *again, "--json")
     assert status == 0
@@ -113,7 +113,7 @@ def await_report(folder, number, process):
 
 @needs_ray
 @pytest.mark.long
-def test_a_sweep_that_was_killed_goes_on(tmp_path):
+def test_killed_sweep_can_be_resumed(tmp_path):
     words = [*PPO, "--net.hidden", "32", "--algo.learning_rate", "log:1e-4:1e-2"]
     words += ["--search", "optuna", "--samples", 2]
     words += ["--env-steps", 30_000, "--checkpoint-steps", 4_000]
@@ -161,7 +161,7 @@ def test_ctrl_c_keeps_the_sweep_and_ends_every_process(tmp_path):
 
 @needs_ray
 @pytest.mark.long
-def test_when_every_trial_fails_the_first_reason_is_told(tmp_path):
+def test_sweep_whose_trials_all_fail_reports_the_first_reason(tmp_path):
     words = [*PPO, *SMALL, "--algo.learning_rate", "log:1e-4:1e-2", "--samples", 1]
     status, output, errors = call(tmp_path, *words, "--env-steps", 300, "--metric", "episode_retur")
     assert status == 1
@@ -183,24 +183,27 @@ def test_when_every_trial_fails_the_first_reason_is_told(tmp_path):
             ["--algo.gama", "log:1e-3:1"],
             '--algo.gama: no such option. Did you mean "--algo.gamma"?',
         ),
-        (["--algo.gamma", "uniform:1:0.9"], "algo.gamma: uniform:1:0.9 must go from the lower"),
+        (["--algo.gamma", "uniform:1:0.9"], "algo.gamma: uniform:1:0.9: LOW must be below HIGH"),
         (["--algo.gamma", "uniform:0.5:2"], "algo.gamma must lie in (0, 1], got 2"),
         (["--algo.gamma", "loguniform:1:2"], "A space is one of log:LOW:HIGH"),
-        (["--algo.gamma", "uniform:0.9:1", "--search", "grid"], "has no end of values for a grid"),
+        (["--algo.gamma", "uniform:0.9:1", "--search", "grid"], "has too many values for a grid"),
         (["--algo.gamma", "uniform:0.9:1", "--samples", "0"], "samples must be at least 1, got 0"),
-        (["--algo.gamma", "choice:0.9,1", "--samples", "5"], "samples: 5 of 2 points"),
+        (["--algo.gamma", "choice:0.9,1", "--samples", "5"], "samples: 5, but there are 2 points"),
         (["--algo.gamma", "0.9"], "no setting is searched"),
-        (["--algo.gamma", "choice:0.9,1", "--search", "grid", "--samples", "2"], "leave it out"),
-        (["--algo.gamma", "uniform:0.9:1", "--grace-steps", "5"], "says nothing without --asha"),
+        (
+            ["--algo.gamma", "choice:0.9,1", "--search", "grid", "--samples", "2"],
+            "remove --samples",
+        ),
+        (["--algo.gamma", "uniform:0.9:1", "--grace-steps", "5"], "has no effect without --asha"),
         (["--algo.gamma", "uniform:0.9:1", "--asha", "--grace-steps", "2e6"], "is not below"),
         (["--env-steps", "int:5:9"], "env_steps cannot be searched: trials are compared"),
         (["--seed", "int:5:9"], "seed cannot be searched: use --seeds"),
-        (["--algo.gamma", "uniform:0.9:1", "--actors", "2"], "backend=serial has one actor"),
+        (["--algo.gamma", "uniform:0.9:1", "--actors", "2"], "backend=serial runs one actor"),
         (["--algo.gamma", "uniform:0.9:1", "--spec", "no.yaml"], "spec: no.yaml cannot be read"),
         (["--algo.gamma", "uniform:0.9:1", "--ray-address", "x"], '"x" is not HOST:PORT'),
     ],
 )
-def test_bad_input_is_one_line_before_anything_runs(args, named, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_one_line_and_writes_nothing(args, named, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status = main([*PPO, *args])
     captured = capsys.readouterr()
@@ -209,15 +212,15 @@ def test_bad_input_is_one_line_before_anything_runs(args, named, capsys, tmp_pat
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_no_sweep_cannot_be_resumed(capsys, tmp_path):
+def test_resume_refuses_a_folder_without_a_sweep(capsys, tmp_path):
     assert main(["sweep", "--resume", str(tmp_path)]) == 2
-    assert "is no sweep's folder" in capsys.readouterr().err
+    assert "is not a sweep folder" in capsys.readouterr().err
     assert main(["sweep", "--resume", str(tmp_path), "--seeds", "2"]) == 2
-    assert "--seeds says nothing to --resume" in capsys.readouterr().err
+    assert "--seeds has no effect with --resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("missing", "extra"), [("ray", "sweep"), ("optuna", "sweep")])
-def test_a_missing_extra_is_named(missing, extra, capsys, monkeypatch, tmp_path):
+def test_missing_extra_is_named(missing, extra, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -227,7 +230,7 @@ def test_a_missing_extra_is_named(missing, extra, capsys, monkeypatch, tmp_path)
     assert f"pip install 'rookery[{extra}]'" in capsys.readouterr().err
 
 
-def test_a_sweep_in_yaml_is_that_of_the_command_line(tmp_path):
+def test_yaml_spec_equals_the_same_command_line(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         """
@@ -242,8 +245,8 @@ def test_a_sweep_in_yaml_is_that_of_the_command_line(tmp_path):
           net: {hidden: {choice: [[64, 64], [32]]}}
         """
     )
-    written, _ = plan(["--spec", str(file), "--samples", "8"])
-    typed, _ = plan(
+    written, _ = new_sweep(["--spec", str(file), "--samples", "8"])
+    typed, _ = new_sweep(
         [
             *("ppo", "CartPole-v1", "--search", "optuna", "--samples", "8", "--env-steps", "2000"),
             *("--algo.learning_rate", "log:1e-5:1e-2"),
@@ -255,7 +258,7 @@ def test_a_sweep_in_yaml_is_that_of_the_command_line(tmp_path):
     assert written.samples == 8
 
 
-def test_a_spec_with_an_unknown_name_is_refused(capsys, tmp_path):
+def test_yaml_spec_with_an_unknown_name_is_refused(capsys, tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text("algorithm: ppo\nenvironment: CartPole-v1\nsample: 5\n")
     assert main(["sweep", "--spec", str(file)]) == 2
@@ -267,14 +270,14 @@ def test_a_spec_with_an_unknown_name_is_refused(capsys, tmp_path):
 
 
 def documented():
-    """The sweeps on the page about them."""
+    """Return the commands in docs/sweep.md."""
     text = PAGE.read_text().replace("\\\n", " ")
     return [line for line in text.splitlines() if line.startswith("rookery sweep ")]
 
 
-def test_documented_sweeps_would_be_taken():
+def test_documented_sweeps_parse():
     lines = [shlex.split(line)[2:] for line in documented()]
     assert len(lines) >= 3
     for words in lines:
         if not {"--resume", "--spec"} & set(words):
-            plan(words)
+            new_sweep(words)

@@ -1,4 +1,4 @@
-"""What a sweep leaves: the table, the CSV, the picture, the best as a preset."""
+"""Results of a sweep: table, CSV, picture and preset."""
 
 from __future__ import annotations
 
@@ -12,56 +12,60 @@ import yaml
 from rookery.config import from_values, resolve
 from rookery.errors import BadInput
 from rookery.reports import sweep_plot
-from rookery.sweep.best import command, write_best
-from rookery.sweep.console import Console
-from rookery.sweep.plan import Options, make_spec
-from rookery.sweep.records import Folder
-from rookery.sweep.tables import ranked, table, to_csv
+from rookery.sweep.best import train_command, write_best
+from rookery.sweep.console import SweepConsole
+from rookery.sweep.plan import SweepOptions, make_spec
+from rookery.sweep.records import SweepFolder
+from rookery.sweep.tables import ranked, trials_csv, trials_table
 
 
 @pytest.fixture
 def folder(tmp_path):
     made = sweeps.folder(tmp_path, seeds=2, samples=4)
-    sweeps.over(made, {"algo.learning_rate": 1e-3, "net.hidden": [32]}, 20.0, seeds=(10, 30))
-    sweeps.over(made, {"algo.learning_rate": 1e-4, "net.hidden": [64, 64]}, 40.5, seeds=(40, 41))
+    sweeps.add_ended_trial(
+        made, {"algo.learning_rate": 1e-3, "net.hidden": [32]}, 20.0, seeds=(10, 30)
+    )
+    sweeps.add_ended_trial(
+        made, {"algo.learning_rate": 1e-4, "net.hidden": [64, 64]}, 40.5, seeds=(40, 41)
+    )
     stopped = {"algo.learning_rate": 1e-5, "net.hidden": [64, 64]}
-    sweeps.over(made, stopped, 90.0, "stopped", steps=100, seeds=(80, 100))
-    failed = made.add({"algo.learning_rate": 2e-5, "net.hidden": [32]})
+    sweeps.add_ended_trial(made, stopped, 90.0, "stopped", steps=100, seeds=(80, 100))
+    failed = made.add_trial({"algo.learning_rate": 2e-5, "net.hidden": [32]})
     failed.status, failed.reason = "failed", "seed 1: the pole broke"
-    made.keep(failed)
+    made.write_trial(failed)
     return made
 
 
-def test_the_best_ran_to_its_end(folder):
+def test_best_trial_is_a_finished_one(folder):
     assert folder.best.number == 2
     assert [record.number for record in ranked(folder)] == [2, 1, 3, 4]
     assert folder.status == "finished"
 
 
-def test_less_is_better_when_asked_for(tmp_path):
+def test_mode_min_prefers_the_lower_score(tmp_path):
     made = sweeps.folder(tmp_path, {"algo.gamma": "uniform:0.9:1"}, mode="min", samples=2)
     for score in (3.0, 2.0):
-        sweeps.over(made, {"algo.gamma": 0.9}, score)
+        sweeps.add_ended_trial(made, {"algo.gamma": 0.9}, score)
     assert made.best.score == 2
     assert [record.score for record in ranked(made)] == [2, 3]
 
 
-def test_a_sweep_without_a_score_has_failed(tmp_path):
+def test_sweep_without_any_score_is_failed(tmp_path):
     made = sweeps.folder(tmp_path, samples=1)
     assert made.status == "interrupted"
-    made.add({}).status = "failed"
+    made.add_trial({}).status = "failed"
     assert made.status == "failed"
     assert made.best is None
 
 
-def test_the_folder_gives_back_what_it_was_told(folder):
-    again = Folder.open(folder.path)
+def test_opened_folder_equals_the_one_written(folder):
+    again = SweepFolder.open(folder.path)
     assert again.spec == folder.spec
     assert again.records == folder.records
 
 
-def test_the_table_has_a_line_a_trial_best_first(folder):
-    lines = table(folder).splitlines()
+def test_table_has_a_line_per_trial_best_first(folder):
+    lines = trials_table(folder).splitlines()
     assert lines[0].split() == [
         *("trial", "status", "steps", "return", "mean", "(min..max)"),
         *("algo.learning_rate", "net.hidden"),
@@ -71,8 +75,8 @@ def test_the_table_has_a_line_a_trial_best_first(folder):
     assert lines[5] == "trial 4 failed: seed 1: the pole broke"
 
 
-def test_the_csv_has_a_row_a_trial_with_its_seeds(folder):
-    lines = to_csv(folder).splitlines()
+def test_csv_has_a_row_per_trial_and_a_column_per_seed(folder):
+    lines = trials_csv(folder).splitlines()
     seeds = "score_seed_1,score_seed_2"
     assert lines[0] == (
         f"trial,status,env_steps,score,{seeds},algo.learning_rate,net.hidden,reason"
@@ -81,7 +85,7 @@ def test_the_csv_has_a_row_a_trial_with_its_seeds(folder):
     assert lines[4] == "4,failed,0,,,,2e-05,32,seed 1: the pole broke"
 
 
-def test_the_best_is_a_preset(folder):
+def test_best_yaml_works_as_a_preset(folder):
     path = write_best(folder, folder.best)
     assert yaml.safe_load(path.read_text()) == {
         "CartPole-v1": {
@@ -93,27 +97,27 @@ def test_the_best_is_a_preset(folder):
     resolved = resolve("ppo", "CartPole-v1", {"envs": 2}, str(path))
     assert resolved.presets == (str(path),)
     assert (resolved.config.algo.learning_rate, resolved.config.envs) == (1e-4, 2)
-    assert resolved.config.algo.gamma == 0.99  # not that of the environment's own preset
-    with pytest.raises(BadInput, match=r"has none for Acrobot-v1\. It has CartPole-v1"):
+    assert resolved.config.algo.gamma == 0.99  # not from the built-in preset of the environment
+    with pytest.raises(BadInput, match=r"has no preset for Acrobot-v1\. Available: CartPole-v1"):
         resolve("ppo", "Acrobot-v1", {}, str(path))
     with pytest.raises(BadInput, match=r"preset: nowhere\.yaml cannot be read"):
         resolve("ppo", "CartPole-v1", {}, "nowhere.yaml")
 
 
-def test_a_preset_has_what_was_searched_even_at_its_default(tmp_path):
+def test_preset_includes_searched_settings_equal_to_the_default(tmp_path):
     made = sweeps.folder(tmp_path, {"algo.gamma": "choice:0.9,0.99", "algo.lam": "0.95"})
-    best = sweeps.over(made, {"algo.gamma": 0.99}, 1.0)
+    best = sweeps.add_ended_trial(made, {"algo.gamma": 0.99}, 1.0)
     preset = yaml.safe_load(write_best(made, best).read_text())["CartPole-v1"]
     assert preset == {"env_steps": 1000, "algo": {"gamma": 0.99}}
 
 
 @pytest.mark.parametrize("no_preset", [True, False])
-def test_the_best_on_atari_is_repeated_over_atari_defaults(tmp_path, no_preset):
+def test_best_yaml_on_atari_applies_over_the_atari_preset(tmp_path, no_preset):
     game, settings = "ALE/Pong-v5", {"env_steps": "1000", "algo.gamma": "choice:0.9,0.99"}
-    made = Folder.create(
-        tmp_path / "sweep", make_spec("r2d2", game, settings, Options(no_preset=no_preset))
+    made = SweepFolder.create(
+        tmp_path / "sweep", make_spec("r2d2", game, settings, SweepOptions(no_preset=no_preset))
     )
-    best = sweeps.over(made, {"algo.gamma": 0.9}, 1.0)
+    best = sweeps.add_ended_trial(made, {"algo.gamma": 0.9}, 1.0)
     path = write_best(made, best)
     trial = from_values(made.spec.config, {"algo": {"gamma": 0.9}})
     assert trial.algo.n_step == (3 if no_preset else 5)
@@ -124,32 +128,32 @@ def test_the_best_on_atari_is_repeated_over_atari_defaults(tmp_path, no_preset):
     assert ("n_step" in given) == no_preset
 
 
-def test_the_command_names_what_is_no_part_of_a_preset(folder):
-    assert command(folder, folder.best, "s/best.yaml") == (
+def test_command_has_flags_for_settings_not_in_the_preset(folder):
+    assert train_command(folder, folder.best, "s/best.yaml") == (
         "rookery train ppo CartPole-v1 --preset s/best.yaml --seed 1 --backend serial --threads 1"
     )
 
 
-def test_the_picture_needs_a_score(folder, tmp_path):
-    (folder.path / "results.csv").write_text(to_csv(folder))
-    picture = sweep_plot.draw(folder.path)
+def test_picture_is_drawn_only_if_there_is_a_score(folder, tmp_path):
+    (folder.path / "results.csv").write_text(trials_csv(folder))
+    picture = sweep_plot.draw_sweep(folder.path)
     assert picture.read_bytes().startswith(b"\x89PNG")
     (tmp_path / "none").mkdir()
     none = sweeps.folder(tmp_path / "none")
-    (none.path / "results.csv").write_text(to_csv(none))
-    assert sweep_plot.draw(none.path) is None
+    (none.path / "results.csv").write_text(trials_csv(none))
+    assert sweep_plot.draw_sweep(none.path) is None
 
 
 class Terminal(io.StringIO):
-    """What a person looks at."""
+    """Stream that claims to be a terminal."""
 
     def isatty(self):
         return True
 
 
-def test_lines_tell_of_starts_and_ends(folder):
+def test_lines_are_printed_when_the_status_changes(folder):
     stream = io.StringIO()
-    with Console(folder, stream) as console:
+    with SweepConsole(folder, stream) as console:
         for record in [folder.records[0], folder.records[0], folder.records[3]]:
             console.show(record)
     assert stream.getvalue().splitlines() == [
@@ -158,11 +162,11 @@ def test_lines_tell_of_starts_and_ends(folder):
     ]
 
 
-def test_a_terminal_shows_a_table(folder, monkeypatch):
+def test_terminal_shows_a_live_table(folder, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    with Console(folder, stream) as console:
+    with SweepConsole(folder, stream) as console:
         console.show(folder.records[0])
         console.live.refresh()
     text = stream.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +18,7 @@ from rookery.envs import make_env, register_env
 from rookery.learning.evaluate import evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
-from rookery.training.evaluation import Examiner
+from rookery.training.evaluation import Evaluation
 
 REPLAY = {"capacity": 2_000, "warm_up": 32, "batch_size": 8, "samples_per_insert": 2.0}
 ALGO = {
@@ -156,10 +157,10 @@ def test_normalised_observations_are_seen_as_in_training(tmp_path):
 
 
 def test_when_an_evaluation_is_due():
-    examiner = Examiner(100, 1, 0.0)
+    evaluation = Evaluation(SimpleNamespace(eval_steps=100), CPU)
     pairs = [(0, 99), (99, 100), (100, 101), (150, 420), (420, 499), (499, 500)]
-    assert [examiner.due(*pair) for pair in pairs] == [False, True, False, True, False, True]
-    assert not Examiner(None, 1, 0.0).due(0, 10**9)
+    assert [evaluation.due(*pair) for pair in pairs] == [False, True, False, True, False, True]
+    assert not Evaluation(SimpleNamespace(eval_steps=None), CPU).due(0, 10**9)
 
 
 @pytest.mark.parametrize(("epsilon", "best"), [(0.0, 1.0), (0.5, 0.625), (1.0, 0.25)])

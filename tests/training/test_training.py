@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import rookery
-import rookery.training.start
+import rookery.training.loop
 from rookery.envs import register_env
-from rookery.errors import BadInput, Diverged, EnvironmentFailure
+from rookery.errors import BadInput, Diverged, RunFailed
 from rookery.runs import checkpoint
 
 SMALL = {
@@ -56,13 +56,13 @@ def test_a_run_leaves_its_folder(run):
     assert len(checkpoint.steps(run.checkpoints)) == 3
 
 
-def test_what_is_told_while_the_parts_are_built_is_kept(tmp_path, monkeypatch):
-    def build(config, reducer, device, saved, tell):
-        tell("going on without actor 3", "why it is missing")
-        return built(config, reducer, device, saved, tell)
+def test_lines_logged_while_the_backend_is_built_are_kept(tmp_path, monkeypatch):
+    def make_backend(config, reducer, device, saved, log):
+        log("going on without actor 3", "why it is missing")
+        return made(config, reducer, device, saved, log)
 
-    built = rookery.training.start.build
-    monkeypatch.setattr("rookery.training.start.build", build)
+    made = rookery.training.loop.make_backend
+    monkeypatch.setattr("rookery.training.loop.make_backend", make_backend)
     console = io.StringIO()
     run = train(tmp_path, env_steps=200, console=console)
     assert console.getvalue().count("going on without actor 3\n") == 1
@@ -94,7 +94,7 @@ def test_evaluation_is_exact_and_repeatable(run):
 def test_resuming_continues_counters_schedule_and_optimizer(tmp_path):
     half = train(tmp_path, env_steps=4_000, checkpoint_steps=2_000)
     whole = half.saved
-    early = checkpoint.load(
+    early = checkpoint.load_checkpoint(
         checkpoint.path_of(half.checkpoints, checkpoint.steps(half.checkpoints)[0])
     )
     # Go back to the first checkpoint, as if the run had been killed after it.
@@ -117,20 +117,19 @@ def test_resuming_continues_counters_schedule_and_optimizer(tmp_path):
 
 
 def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
+    from rookery.backends.factory import make_backend
     from rookery.config import resolve
     from rookery.learning.reduce import Alone
-    from rookery.training.start import build
+    from rookery.training.progress import Progress
 
     config = resolve(
         "ppo", "CartPole-v1", {k: v for k, v in SMALL.items() if k != "use_preset"}
     ).config
-    parts, backend = build(config, Alone(), torch.device("cpu"))
-    rates = []
-    while parts.progress.env_steps < config.env_steps:
-        parts.learner.set_progress(parts.progress.env_steps / config.env_steps)
-        backend.advance()
-        parts.progress.take(backend.exchange(False), parts.learner.updates)
-        rates.append(parts.learner.learning_rate)
+    backend, progress, rates = make_backend(config, Alone(), torch.device("cpu")), Progress(), []
+    while progress.env_steps < config.env_steps:
+        backend.advance(progress.env_steps)
+        progress.add(backend.report(False))
+        rates.append(backend.metrics(1.0)["learning_rate"])
     assert rates[0] == config.algo.learning_rate
     assert rates == sorted(rates, reverse=True)
     assert 0 < rates[-1] < 0.1 * config.algo.learning_rate
@@ -150,16 +149,16 @@ def test_a_cut_checkpoint_is_passed_over(tmp_path):
     newest = checkpoint.path_of(first.checkpoints, checkpoint.steps(first.checkpoints)[-1])
     file = newest / "weights.safetensors"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(BadInput, match="cut short"):
-        checkpoint.load(newest)
+    with pytest.raises(BadInput, match="truncated"):
+        checkpoint.load_checkpoint(newest)
     again = rookery.resume(first.path)
-    assert "cut short" in again.log_path.read_text()
+    assert "truncated" in again.log_path.read_text()
     assert again.result["status"] == "finished"
 
 
 def test_a_checkpoint_of_another_network_is_refused(run, tmp_path):
     first = train(tmp_path)
-    with pytest.raises(BadInput, match="another network"):
+    with pytest.raises(BadInput, match="different network"):
         rookery.resume(first.path, env_steps=9_000, net={"hidden": (8,)})
 
 
@@ -224,7 +223,7 @@ register_env("Failing", Failing, replace=True)
 
 @pytest.mark.parametrize("how", ["raise", "nan", "outside", "reward"])
 def test_a_failing_environment_loses_nothing(how, tmp_path):
-    with pytest.raises(EnvironmentFailure) as error:
+    with pytest.raises(RunFailed) as error:
         train(
             tmp_path, "Failing", name="failing", env={"kwargs": {"how": how}}, checkpoint_steps=130
         )

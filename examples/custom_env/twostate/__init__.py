@@ -1,4 +1,4 @@
-"""Two small environments. Importing the package tells Gymnasium their names."""
+"""Two small environments. Importing the package registers them with Gymnasium."""
 
 import gymnasium
 

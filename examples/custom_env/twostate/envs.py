@@ -1,4 +1,4 @@
-"""An environment of one step, and one whose observation has parts."""
+"""An environment with episodes of one step, and one with a nested observation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLANTS = 3
 
 
 class TwoState(gymnasium.Env[Any, Any]):
-    """One of two states is shown; action 2 of 5 pays 1, any other -1, and the episode ends."""
+    """Two states, five actions, episodes of one step: the reward is 1 for action 2, else -1."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Discrete(2)
@@ -29,10 +29,10 @@ class TwoState(gymnasium.Env[Any, Any]):
 
 
 class Greenhouse(gymnasium.Env[Any, Any]):
-    """Water the driest of three plants: +1 if it is, 0 otherwise.
+    """Water the driest of three plants: the reward is 1 if it is the driest, else 0.
 
-    The observation has parts: how wet each plant is, as a set with its kind beside it, and the
-    hour. Kinds dry at different speeds; only how wet they are decides which is the driest.
+    The observation is nested: kind and wetness of each plant, and the hour. Kinds dry at different
+    speeds; only the wetness decides which plant is the driest.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Greenhouse(gymnasium.Env[Any, Any]):
         self.kind = self.np_random.integers(4, size=PLANTS)
         self.wet = self.np_random.random(PLANTS)
         self.hour = int(self.np_random.integers(24))
-        return self.seen(), {}
+        return self.observation(), {}
 
     def step(self, action: Any) -> Any:
         reward = float(action == int(self.wet.argmin()))
@@ -58,9 +58,9 @@ class Greenhouse(gymnasium.Env[Any, Any]):
         self.wet[int(action)] += 0.25
         self.wet = self.wet.clip(0, 1)
         self.hour = (self.hour + 1) % 24
-        return self.seen(), reward, False, False, {}
+        return self.observation(), reward, False, False, {}
 
-    def seen(self) -> dict[str, Any]:
-        """What the agent gets to see."""
+    def observation(self) -> dict[str, Any]:
+        """Return the observation of the current state."""
         state = self.wet[:, None].astype(np.float32)
         return {"plants": {"kind": self.kind.copy(), "state": state}, "hour": self.hour}

@@ -1,1 +1,1 @@
-"""Synchronous data-parallel learning: one process a rank."""
+"""Synchronous data-parallel learning with one process per rank."""

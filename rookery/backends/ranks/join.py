@@ -1,4 +1,4 @@
-"""One actor and one learner in every rank: joining the ranks that were started together."""
+"""Join the group of ranks that mpirun, torchrun, srun or `launch` started together."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rookery.errors import BadInput, RookeryError, missing_extra, require
 from rookery.learning.reduce import Mpi, Reducer, Torch, mpi_installed
 
 
-class Place(NamedTuple):
-    """Where this process stands among the ranks that were started with it."""
+class RankPlace(NamedTuple):
+    """Rank of this process, number of ranks, and the launcher that started them."""
 
     launcher: str
     rank: int
@@ -23,8 +23,8 @@ class Place(NamedTuple):
     local_rank: int
 
 
-def place() -> Place | None:
-    """This process's place under mpirun, torchrun or srun; None if it was started alone."""
+def place() -> RankPlace | None:
+    """Return this process's rank under mpirun, torchrun or srun; None if it was started alone."""
     for launcher, rank, world, local in (
         ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -32,12 +32,12 @@ def place() -> Place | None:
     ):
         if rank in os.environ and world in os.environ:
             numbers = [int(os.environ.get(name, "0")) for name in (rank, world, local)]
-            return Place(launcher, *numbers) if launcher != "srun" or numbers[1] > 1 else None
+            return RankPlace(launcher, *numbers) if launcher != "srun" or numbers[1] > 1 else None
     return None
 
 
 def transport_for(transport: str, device: torch.device, launcher: str | None) -> str:
-    """What carries the sums: as asked, or NCCL between GPUs, MPI where it runs, else gloo."""
+    """Return the transport of all-reduce; "auto" is NCCL on GPUs, MPI where usable, else gloo."""
     if transport == "auto":
         if device.type == "cuda":
             return "nccl"
@@ -56,8 +56,8 @@ def transport_for(transport: str, device: torch.device, launcher: str | None) ->
     return transport
 
 
-def join(where: Place, transport: str, device: torch.device) -> Reducer:
-    """The group of the ranks that were started together."""
+def join(where: RankPlace, transport: str, device: torch.device) -> Reducer:
+    """Return the reducer over the ranks that were started together."""
     chosen = transport_for(transport, device, where.launcher)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -66,8 +66,8 @@ def join(where: Place, transport: str, device: torch.device) -> Reducer:
     return Torch(chosen, where.rank, where.world, meeting_point(where))
 
 
-def meeting_point(where: Place) -> str:
-    """The address at which the ranks of a torch.distributed group find each other."""
+def meeting_point(where: RankPlace) -> str:
+    """Return the address at which the ranks of a torch.distributed group meet."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if where.launcher == "srun":
         job, step = (int(os.environ.get(f"SLURM_{of}_ID", "0")) for of in ("JOB", "STEP"))
@@ -85,18 +85,20 @@ def meeting_point(where: Place) -> str:
 
 
 def agreed_port(number: int) -> str:
-    """A port that ranks choose alike, below those that Linux lends to outgoing connections."""
+    """Return a port that all ranks derive alike, below Linux's ports for outgoing connections."""
     return str(20_000 + number % 12_000)
 
 
 def leave(error: RookeryError) -> NoReturn:
-    """End a rank that others started: tell why, and go at once, so that its launcher ends the
-    others; leaving in order would wait for ranks that wait for this one."""
+    """Print the error and exit at once, so that the launcher ends the other ranks.
+
+    An orderly shutdown would wait for ranks that wait for this one.
+    """
     print(f"rookery: {error}", file=sys.stderr, flush=True)
     os._exit(error.exit_status)
 
 
 def on_this_host(reducer: Reducer) -> int:
-    """How many ranks share this machine."""
+    """Return the number of ranks on this machine."""
     host = socket.gethostname()
     return reducer.gather(host).count(host)

@@ -1,64 +1,79 @@
-"""Starting ranks on this machine, and seeing them to their end."""
+"""Start ranks on this machine and wait for them."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO, TextIO
 
-from rookery.errors import BadInput, EnvironmentFailure, RookeryError, missing_extra
-from rookery.processes import ENDS, answering
+from rookery.errors import BadInput, RookeryError, missing_extra
+from rookery.processes import STOP_SIGNALS, ProcessTree, handling_signals
 from rookery.runs.files import read_json, write_json
 from rookery.runs.run import Run
 
 CONSOLE = "ROOKERY_CONSOLE"
-"""Environment variable: the terminal that a started rank 0 draws its progress on."""
+"""Environment variable: the terminal on which rank 0 draws its progress."""
 FAILURE = "failure.json"
-"""File in the run's folder by which a started rank tells why it ended."""
+"""File in the run's folder with the error of the first rank that failed."""
 MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""Environment without which Open MPI refuses to run as root, as in a container."""
+"""Environment variables without which Open MPI refuses to run as root, as in a container."""
 
 
 def launch(
-    run: Run, count: int, transport: str, threads: int, resume: bool, console: TextIO
+    run: Run,
+    count: int,
+    transport: str,
+    threads: int,
+    resume: bool,
+    console: TextIO,
+    callbacks: Sequence[str] = (),
 ) -> None:
-    """Start `count` ranks on this machine and wait for them; a failure of theirs is raised here.
+    """Start `count` ranks on this machine and wait for them; raise RookeryError if one fails.
 
-    Ctrl-C asks them to save and leave, as it does a run in one process.
+    Ctrl-C or SIGTERM asks them to save a checkpoint and end; a second Ctrl-C kills them.
     """
-    arguments = [sys.executable, "-m", "rookery.backends.ranks.process", str(run.path)]
-    arguments += ["--resume"] if resume else []
-    shared = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    output = file_number(console)
+    command = [sys.executable, "-m", "rookery.backends.ranks.process", str(run.path)]
+    command += ["--resume"] if resume else []
+    command += callbacks
+    env = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    output = file_descriptor(console)
     if output is not None and os.isatty(output):
-        shared[CONSOLE] = os.ttyname(output)
+        env[CONSOLE] = os.ttyname(output)
     (run.path / FAILURE).unlink(missing_ok=True)
     with tempfile.TemporaryFile("w+") as errors:
         if transport == "mpi":
-            processes = [start(mpirun(count) + arguments, shared | MPI_AS_ROOT, output, errors)]
+            commands = [(mpirun(count) + command, env | MPI_AS_ROOT)]
         else:
-            group = shared | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-            group["WORLD_SIZE"] = str(count)
-            processes = [
-                start(arguments, group | {"RANK": str(i), "LOCAL_RANK": str(i)}, output, errors)
-                for i in range(count)
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            env["WORLD_SIZE"] = str(count)
+            commands = [
+                (command, env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+                for rank in range(count)
             ]
-        with passing_on_interrupts(run, processes):
-            statuses = wait(processes)
+        trees = [
+            ProcessTree(words, env=own, stdout=output, stderr=errors) for words, own in commands
+        ]
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if run.stop_path.exists() and number == signal.SIGINT:
+                for tree in trees:
+                    tree.kill()
+            run.stop_path.touch()
+
+        with handling_signals(STOP_SIGNALS, stop):
+            statuses = wait_for_ranks(trees)
         raise_failure(run, statuses, errors, resume)
 
 
 def mpirun(count: int) -> list[str]:
-    """The command that starts `count` ranks here, by the interpreter's own mpirun if it has one."""
+    """Return the command that starts `count` ranks, by the mpirun beside the interpreter if any."""
     beside = Path(sys.executable).with_name("mpirun")
     program = str(beside) if beside.exists() else shutil.which("mpirun")
     if program is None:
@@ -66,86 +81,50 @@ def mpirun(count: int) -> list[str]:
     return [program, "-n", str(count), "--oversubscribe", "--bind-to", "none"]
 
 
-def file_number(stream: TextIO) -> int | None:
-    """The stream's file descriptor; None for one that only Python knows."""
+def file_descriptor(stream: TextIO) -> int | None:
+    """Return the stream's file descriptor; None for a stream in memory."""
     try:
         return stream.fileno()
     except (OSError, ValueError):
         return None
 
 
-def start(
-    command: list[str], environment: dict[str, str], output: int | None, errors: IO[str]
-) -> subprocess.Popen:
-    """A process in a session of its own, so that the terminal's Ctrl-C reaches only this one."""
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=output,
-        stderr=errors,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=before_start,
-    )
+def wait_for_ranks(trees: Sequence[ProcessTree]) -> list[int]:
+    """Return the exit statuses of all ranks.
+
+    When a rank fails the others are killed: they would wait for its gradients forever.
+    """
+    statuses: dict[int, int] = {}
+    while len(statuses) < len(trees):
+        for rank, tree in enumerate(trees):
+            if rank not in statuses and (status := tree.wait(0.1)) is not None:
+                statuses[rank] = status
+                if status:
+                    for other in trees:
+                        other.kill()
+    return [statuses[rank] for rank in range(len(trees))]
 
 
-def before_start() -> None:
-    """In the process to come: end when the parent does."""
-    set_parent_death_signal = 1
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-
-
-def wait(processes: list[subprocess.Popen]) -> list[int]:
-    """Exit statuses; when a rank fails the others, who would wait for it for ever, are ended."""
-    waiting = list(processes)
-    while waiting:
-        for process in list(waiting):
-            try:
-                status = process.wait(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            waiting.remove(process)
-            if status:
-                for other in waiting:
-                    other.kill()
-    return [process.returncode for process in processes]
-
-
-@contextmanager
-def passing_on_interrupts(run: Run, processes: list[subprocess.Popen]) -> Iterator[None]:
-    """Ask the run to stop on Ctrl-C or termination; a second Ctrl-C ends the ranks at once."""
-
-    def ask(number: int, frame: object) -> None:
-        if run.stop_path.exists() and number == signal.SIGINT:
-            for process in processes:
-                process.kill()
-        run.stop_path.touch()
-
-    with answering(ENDS, ask):
-        yield
-
-
-def tell_failure(run_path: Path, error: RookeryError) -> None:
-    """Leave word for the process that started this rank; the first to fail is the cause."""
+def report_failure(run_path: Path, error: RookeryError) -> None:
+    """Write why this rank failed for `launch` to raise, unless another rank failed before."""
     if not (run_path / FAILURE).exists():
-        told = {"message": str(error), "status": error.exit_status, "details": error.details}
-        write_json(run_path / FAILURE, told | {"began": not_input(error)})
+        failure = {"message": str(error), "status": error.exit_status, "details": error.details}
+        write_json(run_path / FAILURE, failure | {"had_begun": had_begun(error)})
 
 
-def not_input(error: RookeryError) -> bool:
-    """Whether the run had begun: an error other than of what it was asked to do."""
-    return not isinstance(error, BadInput) or isinstance(error, EnvironmentFailure)
+def had_begun(error: RookeryError) -> bool:
+    """True if the error came up in training, False if the settings were refused before it."""
+    return not isinstance(error, BadInput)
 
 
 def raise_failure(run: Run, statuses: list[int], errors: IO[str], resumed: bool) -> None:
-    """Raise what a rank told, or what is known of one that ended without a word."""
-    told = run.path / FAILURE
-    if told.exists():
-        failure = read_json(told)
-        told.unlink()
-        if failure["began"]:
-            run.note_failure(failure["message"], failure["details"])
+    """Raise the error that a rank has written, or a general one if a rank just died."""
+    path = run.path / FAILURE
+    if path.exists():
+        failure = read_json(path)
+        path.unlink()
+        if failure["had_begun"]:
+            run.write_failure(failure["message"], failure["details"])
         elif not resumed:
             run.remove()
         error = RookeryError(failure["message"], failure["details"])
@@ -160,7 +139,7 @@ def raise_failure(run: Run, statuses: list[int], errors: IO[str], resumed: bool)
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port of an address that nobody listens on now."""
+    """Return a port of the address on which nothing listens now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]

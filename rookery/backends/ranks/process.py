@@ -1,4 +1,4 @@
-"""A rank started by `launch`: python -m rookery.backends.ranks.process RUN [--resume]."""
+"""Program of one rank: python -m rookery.backends.ranks.process RUN [--resume] [CALLBACK...]"""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from rookery.backends.ranks.launch import CONSOLE, tell_failure
+from rookery.backends.ranks.launch import CONSOLE, report_failure
 from rookery.errors import RookeryError
 
 
 def main() -> None:
-    """Take part in the run in the folder named on the command line."""
+    """Train as one rank of the run in the folder given on the command line."""
     from rookery.training.start import take_part
 
-    path, *flags = sys.argv[1:]
+    path, *rest = sys.argv[1:]
+    callbacks = [name for name in rest if name != "--resume"]
     try:
         with ExitStack() as stack:
             terminal = os.environ.get(CONSOLE)
             console = stack.enter_context(open(terminal, "w")) if terminal else None
-            take_part(Path(path), resume="--resume" in flags, console=console)
+            take_part(Path(path), "--resume" in rest, console, callbacks)
     except RookeryError as error:
-        tell_failure(Path(path), error)
-        # Not sys.exit: leaving MPI in order would wait for ranks that wait for this one.
+        report_failure(Path(path), error)
+        # Not sys.exit: MPI's orderly shutdown would wait for ranks that wait for this one.
         sys.stdout.flush()
         os._exit(error.exit_status)
 

@@ -1,4 +1,4 @@
-"""What Slurm tells a step of itself."""
+"""Nodes and addresses of a Slurm job step, from its environment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rookery.errors import require
 
 
 def node_of_rank_0() -> str:
-    """The first node of the step; in a heterogeneous one, the first of its first group."""
+    """Return the first node of the step; in a heterogeneous one, the first of its first group."""
     require(
         os.environ.get("SLURM_DISTRIBUTION") != "arbitrary",
-        "ranks: srun -m arbitrary does not tell where rank 0 is; set MASTER_ADDR to its node",
+        "ranks: the node of rank 0 is unknown with srun -m arbitrary; set MASTER_ADDR to it",
     )
     step = nodes_named(os.environ.get("SLURM_STEP_NODELIST", "localhost"))
     groups = [
@@ -27,7 +27,7 @@ def node_of_rank_0() -> str:
 
 
 def nodes_named(names: str) -> list[str]:
-    """The nodes that Slurm writes as "a[07-09,12],b"."""
+    """Expand a list of nodes as Slurm writes it, such as "a[07-09,12],b"."""
     nodes = []
     for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
         head, _, rest = item.partition("[")
@@ -43,8 +43,8 @@ def nodes_named(names: str) -> list[str]:
 
 
 def address_of(node: str) -> str:
-    """The address of a node's name, or the one Slurm knows for it, or where that cannot be asked
-    the address srun was called on."""
+    """Return the address of a node: by name, else as Slurm knows it, else that of the node on which
+    srun was called."""
     try:
         return socket.gethostbyname(node)
     except OSError:
@@ -53,11 +53,11 @@ def address_of(node: str) -> str:
 
 
 def known_address(node: str) -> str | None:
-    """The address by which Slurm reaches a node; None if it does not tell."""
+    """Return the address by which Slurm reaches a node; None if scontrol does not say."""
     command = ["scontrol", "--oneliner", "show", "node", node]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", told)
+    found = re.search(r"\bNodeAddr=(\S+)", output)
     return found and found[1]

@@ -1,4 +1,4 @@
-"""Actors that play while learners learn, with replay shards between them."""
+"""Asynchronous runs on Ray: actors play while learners learn, with replay shards between them."""
 
 from __future__ import annotations
 
@@ -10,289 +10,294 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from gymnasium.vector import VectorEnv
 from ray.exceptions import ObjectLostError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rookery.backends.base import Tell
-from rookery.backends.components import Parts
+from rookery.algorithms.base import Algorithm
+from rookery.backends.base import CheckpointState, Log
 from rookery.backends.factory import seeds
 from rookery.backends.ray.cluster import Needs, actors_for
 from rookery.backends.ray.driver import Driver
-from rookery.backends.ray.failures import weights_lost
-from rookery.backends.ray.messages import Kept, Played
-from rookery.backends.ray.slots import ActorPost, Post, ShardPost
+from rookery.backends.ray.failures import raise_if_weights_lost
+from rookery.backends.ray.messages import ReplayStatus, SegmentInfo
+from rookery.backends.ray.slots import ActorSlot, ShardSlot, Slot
 from rookery.backends.ray.status import StatusRow
 from rookery.backends.ray.waiting import wait_for
-from rookery.backends.ray.workers import Brief, ShardRole, end, sent_for
+from rookery.backends.ray.workers import ShardWorker, WorkerSpec, kill_worker, start_worker
 from rookery.config import RunConfig
 from rookery.errors import require
 from rookery.memory.budget import share_of_capacity
 from rookery.runs.checkpoint import Checkpoint
 
-MOMENT_S = 0.1
-UNDER_WAY = 2
-"""Segments an actor may have under way, so that it need not wait for the driver."""
-STUDIES = 2
+ROUND_S = 0.1
+"""Longest wait for an answer in a round."""
+SEGMENTS_UNDER_WAY = 2
+"""Segments requested of an actor at a time, so that it need not wait for the driver."""
+LEARN_REQUESTS = 2
 """Requests to learn under way, for the same reason."""
-SETTLE_S = 5.0
-"""How long nodes must have stayed before the replay is made anew for them."""
-POLL_S = 0.01
-"""Time between questions whether a shard takes segments again."""
+GROW_AFTER_S = 5.0
+"""Time that new nodes must have stayed before the replay is enlarged for them."""
+SHARD_POLL_S = 0.01
+"""Time between questions whether a shard accepts segments again."""
+
+Handler = Callable[[Any], None]
+"""Called with the answer to a request."""
 
 
-class Streams(Driver):
-    """Keeps segments, stored rows and updates flowing; nobody waits for the slowest."""
+class AsynchronousDriver(Driver):
+    """Keeps segments, stored rows and updates flowing; no worker waits for the slowest."""
 
-    def __init__(self, parts: Parts, brief: Brief, needs: Needs, tell: Tell):
-        super().__init__(parts, brief, needs, tell)
-        self.under_way: dict[Any, Callable[[Any], None]] = {}
-        """What to do with an answer, by the reference to it."""
-        self.of: dict[Any, Post] = {}
-        """Whose answer it is."""
-        self.studies: list[list[tuple[Any, Any]]] = []
+    def __init__(
+        self, spec: WorkerSpec, env: VectorEnv, algorithm: Algorithm, needs: Needs, log: Log
+    ):
+        super().__init__(spec, env, algorithm, needs, log)
+        self.requests: dict[Any, tuple[Slot, Handler]] = {}
+        """Requests under way, by the reference to their answer."""
+        self.learning: list[list[tuple[Any, Any]]] = []
+        """References to the learners' reports and weights, for each request to learn."""
         self.room = len(self.actors)
-        """How many actors the shards have room for."""
-        self.shards: list[ShardPost] = []
-        self.numbers: dict[int, int] = {}
-        """By post: what tells its shard from those before and after it."""
-        self.fresh = itertools.count()
+        """Number of actors the shards have room for."""
+        self.shards: list[ShardSlot] = []
+        self.shard_ids: dict[int, int] = {}
+        """By slot number: an id that tells its shard from earlier and later ones."""
+        self.fresh_ids = itertools.count()
         self.wanted = (self.room, 0.0)
-        """How many actors there could be, and since when."""
+        """Number of actors the cluster has room for, and since when."""
 
     # ---------------------------------------------------------------- shards
 
     def start_memory(self) -> None:
-        """Send for the replay shards, beside the learners."""
+        """Start the replay shards on the learners' nodes."""
         count = self.config.ray.replay_shards or self.learners.count
         require(
             count <= self.room,
             f"ray.replay_shards={count} is more than one for each of {self.room} actors",
         )
         self.shards = [
-            ShardPost(number, self.start_shard(number, count)) for number in range(count)
+            ShardSlot(number, self.shard_starter(number, count)) for number in range(count)
         ]
-        for post in self.shards:
-            post.fill()
-        starting = [post.starting for post in self.shards]
-        made = wait_for(starting, f"{count} replay shards", self.config.ray.start_seconds)
-        for post, answer in zip(self.shards, made, strict=True):
-            post.starting = None
-            self.welcome(post, answer)
-        self.note_memory(made)
+        for slot in self.shards:
+            slot.fill()
+        starting = [slot.starting for slot in self.shards]
+        ready = wait_for(starting, f"{count} replay shards", self.config.ray.start_seconds)
+        for slot, answer in zip(self.shards, ready, strict=True):
+            slot.starting = None
+            self.slot_ready(slot, answer)
+        self.describe_memory(ready)
 
-    def start_shard(self, number: int, count: int) -> Callable[[int], tuple[Any, Any]]:
-        """What fills a shard's post: on the node of the learner that draws from it, if it lives."""
-        brief = self.brief._replace(config=config_of_shard(self.config, count))
+    def shard_starter(self, number: int, count: int) -> Callable[[int], tuple[Any, Any]]:
+        """Return what starts a shard, on the node of the learner that draws from it if it lives."""
+        spec = self.spec._replace(config=shard_config(self.config, count))
 
         def start(restart: int) -> tuple[Any, Any]:
             writers = len(range(number, self.room, count))
             options: dict[str, Any] = {"num_cpus": 0}
-            node = self.learners.began[number % self.learners.count].where.node
+            node = self.learners.ready[number % self.learners.count].place.node
             if any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
-                # Not soft: Ray then ignores the node for actors that ask for no CPU.
-                beside = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-                options["scheduling_strategy"] = beside
-            handle = sent_for(ShardRole, options, brief)
-            seed = seeds(self.config.seed, number, brief.step, 10_000 + restart)[1]
+                # Not soft: Ray then ignores the node for actors that need no CPU.
+                on_node = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+                options["scheduling_strategy"] = on_node
+            handle = start_worker(ShardWorker, options, spec)
+            seed = seeds(self.config.seed, number, spec.step, 10_000 + restart)[1]
             return handle, handle.begin.remote(writers, seed)
 
         return start
 
-    def most_actors(self) -> int:
+    def actor_limit(self) -> int:
         return self.room
 
-    def posts(self) -> list[Post]:
-        return [*super().posts(), *self.shards]
+    def slots(self) -> list[Slot]:
+        return [*super().slots(), *self.shards]
 
-    def welcome(self, post: Post, answer: Any) -> None:
-        if isinstance(post, ShardPost):
-            answer = answer.where
-        super().welcome(post, answer)
-        if isinstance(post, ShardPost):
-            post.kept, post.asked = None, False
-            self.numbers[post.number] = next(self.fresh)
-            self.deal_shards()
+    def slot_ready(self, slot: Slot, answer: Any) -> None:
+        if isinstance(slot, ShardSlot):
+            slot.place, slot.status, slot.polled = answer.place, None, False
+            self.shard_ids[slot.number] = next(self.fresh_ids)
+            self.assign_shards()
+        else:
+            super().slot_ready(slot, answer)
 
-    def deal_shards(self) -> None:
-        """Tell every learner which shards to draw from."""
+    def assign_shards(self) -> None:
+        """Send every learner the shards to draw from."""
         for rank, learner in enumerate(self.learners.handles):
             own = {
-                self.numbers[post.number]: post.handle
-                for post in self.shards[rank :: self.learners.count]
-                if post.ready
+                self.shard_ids[slot.number]: slot.handle
+                for slot in self.shards[rank :: self.learners.count]
+                if slot.ready
             }
-            learner.draw_from.remote(own)
+            learner.set_shards.remote(own)
 
-    def shard_of(self, post: Post) -> tuple[ShardPost, int]:
-        """Where an actor's segments go, and as which writer."""
+    def shard_of(self, slot: Slot) -> tuple[ShardSlot, int]:
+        """Return the shard that stores an actor's segments, and the actor's writer number there."""
         count = len(self.shards)
-        return self.shards[post.number % count], post.number // count
+        return self.shards[slot.number % count], slot.number // count
 
-    def replace(self, post: Post, error: RayError) -> None:
-        self.give_up(post)
-        super().replace(post, error)
-        self.forget_segments(post)
+    def replace(self, slot: Slot, error: RayError) -> None:
+        self.forget_requests(slot)
+        super().replace(slot, error)
+        self.forget_segments(slot)
 
-    def give_up(self, post: Post) -> None:
-        """Expect nothing more of one that was lost."""
-        if isinstance(post, ShardPost) and post.number in self.numbers:
-            self.ledger.lost.add(self.numbers[post.number])
-        lost = [reference for reference, whose in self.of.items() if whose is post]
-        for reference in lost:
-            del self.under_way[reference], self.of[reference]
+    def forget_requests(self, slot: Slot) -> None:
+        """Expect no answers of a lost worker."""
+        if isinstance(slot, ShardSlot) and slot.number in self.shard_ids:
+            self.replay_statistics.lost.add(self.shard_ids[slot.number])
+        for reference in [r for r, (whose, _) in self.requests.items() if whose is slot]:
+            del self.requests[reference]
+
+    def forget_segments(self, slot: Slot) -> None:
+        """Expect no segments that were on their way to a lost shard, or lost with their node."""
+        for actor in self.actors:
+            if self.shard_of(actor)[0] is slot:
+                actor.under_way &= self.requests.keys()
 
     def follow_cluster(self) -> None:
-        """Have as many actors as there is room for, and make room if that has grown for good."""
+        """Have as many actors as there is room for; enlarge the replay if the cluster has grown."""
         target, now = actors_for(self.config, self.needs, self.cluster.total), time.monotonic()
         if target != self.wanted[0]:
             self.wanted = target, now
-        if target > self.room and now > self.wanted[1] + SETTLE_S:
-            self.make_room(target)
+        if target > self.room and now > self.wanted[1] + GROW_AFTER_S:
+            self.enlarge_replay(target)
         super().follow_cluster()
 
-    def make_room(self, actors: int) -> None:
-        """Start the replay shards anew, with room for more actors."""
-        self.tell(f"replay shards start anew, with room for {actors} actors", "")
+    def enlarge_replay(self, actors: int) -> None:
+        """Restart the replay shards with room for more actors."""
+        self.log(f"restarting the replay shards with room for {actors} actors", "")
         self.room = actors
-        for post in self.shards:
-            self.give_up(post)
-            end(post.handle)
-            post.fill()
-            self.forget_segments(post)
+        for slot in self.shards:
+            self.forget_requests(slot)
+            kill_worker(slot.handle)
+            slot.fill()
+            self.forget_segments(slot)
 
-    def forget_segments(self, post: Post) -> None:
-        """Segments on their way to a shard are lost, with it or with the node they came from."""
-        for actor in self.actors:
-            if self.shard_of(actor)[0] is post:
-                actor.under_way &= self.under_way.keys()
+    # ---------------------------------------------------------------- requests and answers
 
-    # ---------------------------------------------------------------- the flow
-
-    def advance(self) -> None:
-        """See to what has come, for a moment."""
-        self.look_after()
-        self.feed()
-        self.keep_learning()
-        references = [*self.under_way, *(told for study in self.studies for told, _ in study)]
+    def advance(self, env_steps: int) -> None:
+        """Handle the answers that have come, and keep requests under way."""
+        self.env_steps = env_steps
+        self.watch_cluster()
+        self.request_segments()
+        self.request_learning()
+        reports = [report for request in self.learning for report, _ in request]
+        references = [*self.requests, *reports]
         blocked = any(shard.ready and not shard.may_insert for shard in self.shards)
-        moment = POLL_S if blocked else MOMENT_S
-        ready, _ = ray.wait(references, num_returns=1, timeout=moment)
+        timeout = SHARD_POLL_S if blocked else ROUND_S
+        ready, _ = ray.wait(references, num_returns=1, timeout=timeout)
         if ready:
             ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
         for reference in ready:
-            # One that was lost took those with it that were on their way to it or from it.
-            if reference in self.under_way:
-                self.hear(reference)
-        self.take_studies(set(ready))
+            # A worker that was lost meanwhile took its requests with it.
+            if reference in self.requests:
+                self.handle_answer(reference)
+        self.take_learned(set(ready))
 
-    def hear(self, reference: Any) -> None:
-        """Go on with an answer."""
-        go_on, post = self.under_way.pop(reference), self.of.pop(reference)
+    def handle_answer(self, reference: Any) -> None:
+        """Call the handler of a request with its answer, or replace the worker that failed."""
+        slot, handler = self.requests.pop(reference)
         try:
             answer = ray.get(reference)
         except RayError as error:
-            if isinstance(post, ActorPost):
-                post.under_way.discard(reference)
-                weights_lost(error)
+            if isinstance(slot, ActorSlot):
+                slot.under_way.discard(reference)
+                raise_if_weights_lost(error)
             if isinstance(error, ObjectLostError):
-                self.forget_segments(post)
+                self.forget_segments(slot)
             else:
-                self.replace(post, error)
+                self.replace(slot, error)
             return
-        go_on(answer)
+        handler(answer)
 
-    def expect(self, reference: Any, post: Post, go_on: Callable[[Any], None]) -> None:
-        """Go on when an answer has come."""
-        self.under_way[reference], self.of[reference] = go_on, post
-
-    def feed(self) -> None:
-        """Ask actors to play, as far as the replay takes what they bring."""
+    def request_segments(self) -> None:
+        """Ask actors for segments, as far as the replay accepts them."""
         playing = self.ready()
-        for index, post in enumerate(playing):
-            shard, _ = self.shard_of(post)
-            while shard.may_insert and len(post.under_way) < UNDER_WAY:
-                segment, played = self.collect(post, index, len(playing))
-                post.under_way.add(played)
-                self.expect(played, post, self.stores(post, segment, played))
+        for index, slot in enumerate(playing):
+            shard, _ = self.shard_of(slot)
+            while shard.may_insert and len(slot.under_way) < SEGMENTS_UNDER_WAY:
+                segment, info = self.collect(slot, index, len(playing))
+                slot.under_way.add(info)
+                self.requests[info] = slot, self.segment_handler(slot, segment, info)
         now = time.monotonic()
         for shard in self.shards:
-            if shard.ready and not shard.may_insert and not shard.asked and now >= shard.ask_at:
-                shard.asked, shard.ask_at = True, now + POLL_S
-                self.expect(shard.handle.kept.remote(), shard, self.notes(shard))
+            if shard.ready and not shard.may_insert and not shard.polled and now >= shard.poll_at:
+                shard.polled, shard.poll_at = True, now + SHARD_POLL_S
+                self.requests[shard.handle.status.remote()] = shard, self.status_handler(shard)
 
-    def stores(self, post: ActorPost, segment: Any, token: Any) -> Callable[[Any], None]:
-        """What to do once an actor has played a segment."""
+    def segment_handler(self, slot: ActorSlot, segment: Any, token: Any) -> Handler:
+        """Return what sends a segment to its shard once it is played."""
 
-        def go_on(played: Played) -> None:
-            self.note_played(post, played)
-            shard, writer = self.shard_of(post)
+        def handle(info: SegmentInfo) -> None:
+            self.count_played(slot, info)
+            shard, writer = self.shard_of(slot)
             if not shard.ready:
-                post.under_way.discard(token)
+                slot.under_way.discard(token)
                 return
-            reference = shard.handle.add.remote(segment, writer, played.origin, self.moments())
+            reference = shard.handle.add.remote(segment, writer, info.origin, self.moments())
+            set_status = self.status_handler(shard)
 
-            def stored(kept: Kept) -> None:
-                post.under_way.discard(token)
-                self.notes(shard)(kept)
+            def stored(status: ReplayStatus) -> None:
+                slot.under_way.discard(token)
+                set_status(status)
 
-            self.expect(reference, shard, stored)
+            self.requests[reference] = shard, stored
 
-        return go_on
+        return handle
 
-    def notes(self, shard: ShardPost) -> Callable[[Any], None]:
-        """What to do once a shard has told how it is."""
+    def status_handler(self, shard: ShardSlot) -> Handler:
+        """Return what takes the counters of a shard."""
 
-        def go_on(kept: Kept) -> None:
-            shard.kept, shard.asked = kept, False
-            self.ledger.kept[self.numbers[shard.number]] = kept
+        def handle(status: ReplayStatus) -> None:
+            shard.status, shard.polled = status, False
+            self.replay_statistics.statuses[self.shard_ids[shard.number]] = status
 
-        return go_on
+        return handle
 
-    def keep_learning(self) -> None:
+    def request_learning(self) -> None:
         """Keep requests to learn under way."""
-        while len(self.studies) < STUDIES:
-            done = self.done()
-            self.studies.append(
+        while len(self.learning) < LEARN_REQUESTS:
+            self.learning.append(
                 [
-                    learner.study.options(num_returns=2).remote(done)
+                    learner.learn_from_shards.options(num_returns=2).remote(self.done)
                     for learner in self.learners.handles
                 ]
             )
 
-    def take_studies(self, ready: set[Any]) -> None:
-        """Take down what was learned, in order."""
-        while self.studies and any(told in ready for told, _ in self.studies[0]):
-            study = self.studies.pop(0)
-            learned, *_ = self.learners.answers([told for told, _ in study], "learn")
-            self.note_learned(learned, study[0][1])
+    def take_learned(self, ready: set[Any]) -> None:
+        """Take the reports of learners that are ready, in order."""
+        while self.learning and any(report in ready for report, _ in self.learning[0]):
+            request = self.learning.pop(0)
+            report, *_ = self.learners.answers([report for report, _ in request], "learn")
+            self.take_report(report, request[0][1])
 
-    def catch_up(self) -> None:
-        """Once everything that was asked of the learners is done."""
-        self.take_studies({told for study in self.studies for told, _ in study})
-        super().catch_up()
+    # ---------------------------------------------------------------- reports and checkpoints
 
-    def recover(self, saved: Checkpoint) -> None:
-        self.studies = []
-        super().recover(saved)
-        self.deal_shards()
+    def state(self) -> CheckpointState:
+        """Return the state once everything that was asked of the learners is done."""
+        self.take_learned({report for request in self.learning for report, _ in request})
+        return super().state()
 
-    def gauges(self) -> dict[str, float]:
-        return super().gauges() | {"shards_healthy": sum(post.ready for post in self.shards)}
+    def restore(self, saved: Checkpoint) -> None:
+        self.learning = []
+        super().restore(saved)
+        self.assign_shards()
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        healthy = sum(slot.ready for slot in self.shards)
+        return super().metrics(seconds) | {"shards_healthy": healthy}
 
     def memory_rows(self) -> list[StatusRow]:
         rows = []
-        for post in self.shards:
-            told = "" if post.kept is None else f"{100 * post.kept.fill:.0f} % full"
-            rows.append(StatusRow(str(post), post.where, post.restarts, told))
+        for slot in self.shards:
+            text = "" if slot.status is None else f"{100 * slot.status.fill:.0f} % full"
+            rows.append(StatusRow(str(slot), slot.place, slot.restarts, text))
         return rows
 
 
-def config_of_shard(config: RunConfig, count: int) -> RunConfig:
-    """The run's settings with a shard's part of the replay."""
+def shard_config(config: RunConfig, count: int) -> RunConfig:
+    """Return the run's settings with the part of the replay that one of `count` shards holds."""
     algo: Any = config.algo
     part = dataclasses.replace(
         algo,
-        # Shards tell plain probabilities: weights are made where windows of all shards meet.
+        # Shards send plain probabilities: the learner weights windows of all shards together.
         beta=1.0,
         beta_end=None,
         capacity=share_of_capacity(algo.capacity, count),

@@ -1,4 +1,4 @@
-"""What a run asks of a cluster, and what the cluster has."""
+"""The resources that a run needs, and those of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rookery.errors import require
 
 
 class Needs(NamedTuple):
-    """What each role asks for."""
+    """Resources of each kind of worker."""
 
     actor: dict[str, float]
     learner: dict[str, float]
     learners: int
 
     def amount(self, name: str, actors: int) -> float:
-        """What the learners and so many actors ask for together."""
+        """Return what the learners and `actors` actors need together."""
         return actors * self.actor[name] + self.learners * self.learner[name]
 
-    def options(self, role: str) -> dict[str, Any]:
-        """The same in Ray's words."""
-        asked = dict(self.actor if role == "actor" else self.learner)
+    def options(self, worker: str) -> dict[str, Any]:
+        """Return the resources of a worker as options for Ray."""
+        asked = dict(self.actor if worker == "actor" else self.learner)
         cpus, gpus = asked.pop("CPU"), asked.pop("GPU")
         return {"num_cpus": cpus, "num_gpus": gpus, "resources": asked}
 
 
 class Cluster(NamedTuple):
-    """What there is."""
+    """Nodes and resources of a cluster."""
 
     nodes: int
     total: dict[str, float]
@@ -51,7 +51,7 @@ class Cluster(NamedTuple):
 
 
 def needs_of(config: RunConfig, gpus_there: float) -> Needs:
-    """What the roles of a run ask for; a learner gets a GPU where there is one for each."""
+    """Return what the workers of a run need; each learner gets a GPU if there are enough."""
     ray = config.ray
     cpus, gpus = ray.learner_cpus, ray.learner_gpus
     if cpus is None:
@@ -68,7 +68,7 @@ def needs_of(config: RunConfig, gpus_there: float) -> Needs:
 
 
 def cluster_now() -> Cluster:
-    """Ask Ray what there is."""
+    """Return the cluster's resources as Ray reports them now."""
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -82,7 +82,7 @@ def cluster_now() -> Cluster:
 
 
 def actors_for(config: RunConfig, needs: Needs, there: Mapping[str, float]) -> int:
-    """How many actors are asked for, or fit beside the learners."""
+    """Return the number of actors asked for, or that fit beside the learners."""
     if config.actors != "auto":
         return config.actors
     fits = []
@@ -94,9 +94,9 @@ def actors_for(config: RunConfig, needs: Needs, there: Mapping[str, float]) -> i
     return max(config.learners, min(fits))
 
 
-def check(config: RunConfig, needs: Needs, actors: int, cluster: Cluster) -> None:
-    """Raise unless the cluster has what is asked for, whoever uses it at the moment."""
-    for role, each, setting in (
+def check_resources(config: RunConfig, needs: Needs, actors: int, cluster: Cluster) -> None:
+    """Raise BadInput unless the cluster has the resources, free or in use."""
+    for worker, each, setting in (
         ("an actor", needs.actor, "actor"),
         ("a learner", needs.learner, "learner"),
     ):
@@ -105,7 +105,7 @@ def check(config: RunConfig, needs: Needs, actors: int, cluster: Cluster) -> Non
             what = {"CPU": f"ray.{setting}_cpus", "GPU": f"ray.{setting}_gpus"}
             require(
                 amount <= most,
-                f"{what.get(name, f'ray.{setting}_resource={name}')}: {role} asks for {amount:g}"
+                f"{what.get(name, f'ray.{setting}_resource={name}')}: {worker} asks for {amount:g}"
                 f" {name}, and no node has more than {most:g}; there are {cluster.describe()}",
             )
     for name in ("CPU", "GPU"):

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one on this machine."""
+"""Connect to a Ray cluster, or start one on this machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any
 from rookery.errors import BadInput, missing_extra, require
 from rookery.machine import cores
 
-CONNECT_S = 10.0
-"""How long a cluster may take to answer."""
+RAY_CONNECT_S = 10.0
+"""Time limit for a cluster's answer."""
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """An empty SETTINGS frame of HTTP/2; the fourth byte is its kind."""
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
-"""How a gRPC client begins; the server, such as Ray's, answers with a SETTINGS frame."""
+"""First bytes of a gRPC client; a gRPC server such as Ray's answers with a SETTINGS frame."""
 
 
 @contextmanager
 def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
-    """Ray while the body runs: the one this process is joined to, the one at RAY_ADDRESS, or one of
-    its own on this machine's loopback with at least so many CPUs and the options `local`."""
+    """Connect to Ray while the body runs: to the one this process has joined, the one at
+    RAY_ADDRESS, or a new one on this machine's loopback with at least `cpus` CPUs and the options
+    `local`."""
     require_ray(what)
     address = os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -35,19 +36,19 @@ def connected(what: str, cpus: float, **local: Any) -> Iterator[None]:
             check_answers(address)
         import ray
 
-        joined = ray.is_initialized()
-        if not joined:
+        join_segments = ray.is_initialized()
+        if not join_segments:
             local["num_cpus"] = max(cores(), math.ceil(cpus))
             init(address, local)
     try:
         yield
     finally:
-        if not joined:
+        if not join_segments:
             ray.shutdown()
 
 
 def require_ray(what: str) -> None:
-    """BadInput unless Ray is installed."""
+    """Raise BadInput unless Ray is installed."""
     if importlib.util.find_spec("ray") is None:
         raise missing_extra(what, "ray")
 
@@ -67,8 +68,8 @@ def init(address: str | None, local: dict[str, Any]) -> None:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """What is imported of Ray and started of it meanwhile listens on loopback, where by itself it
-    would on the machine's outer address."""
+    """Make Ray, if imported and started in the body, listen on loopback instead of the machine's
+    external address."""
     name = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
     before = os.environ.get(name)
     os.environ[name] = before or "0"
@@ -90,11 +91,11 @@ def check_answers(address: str) -> None:
     host, _, port = address.rpartition(":")
     require(host and port.isdigit(), f'ray-address: "{address}" is not HOST:PORT')
     try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_S) as server:
+        with socket.create_connection((host, int(port)), timeout=RAY_CONNECT_S) as server:
             server.sendall(GREETING)
             answer = server.recv(len(SETTINGS))
     except TimeoutError:
-        raise no_ray(address, f"waited {CONNECT_S:g} s for an answer") from None
+        raise no_ray(address, f"waited {RAY_CONNECT_S:g} s for an answer") from None
     except (OSError, OverflowError) as error:
         raise no_ray(address, getattr(error, "strerror", None) or str(error)) from None
     # With TLS the greeting is no greeting, and Ray has to find out for itself.
@@ -103,5 +104,5 @@ def check_answers(address: str) -> None:
 
 
 def no_ray(address: str, why: str) -> BadInput:
-    """The error for an address where no cluster answers."""
+    """Return the error for an address where no cluster answers."""
     return BadInput(f"ray-address: no Ray answers at {address}: {why}")

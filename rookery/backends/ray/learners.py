@@ -1,149 +1,164 @@
-"""The learners of a run, as the driver sees them: lost and started anew together."""
+"""The learners of a Ray run, as the driver sees them: lost and restarted together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from ray.exceptions import ObjectLostError, RayError
 
-from rookery.backends.base import LearnerLost, Tell
-from rookery.backends.components import Parts, load_learned
+from rookery.backends.base import CheckpointState, LearnerLost, Log
 from rookery.backends.ray.cluster import Needs
-from rookery.backends.ray.failures import raise_told, reason_of
-from rookery.backends.ray.messages import Began, Learned, LearnerTimes, from_arrays, to_arrays
+from rookery.backends.ray.failures import raise_cause, reason_of
+from rookery.backends.ray.messages import LearnerReport, WorkerReady, from_arrays, to_arrays
 from rookery.backends.ray.status import StatusRow
-from rookery.backends.ray.waiting import Impatience, wait_for
-from rookery.backends.ray.workers import Brief, LearnerRole, end, learned_state, sent_for
+from rookery.backends.ray.waiting import SlowWaitLog, wait_for
+from rookery.backends.ray.workers import LearnerWorker, WorkerSpec, kill_worker, start_worker
 from rookery.errors import RookeryError
+from rookery.learning.learner import LearnerTimes
+from rookery.runs.checkpoint import Checkpoint
 
-CPU = torch.device("cpu")
 WAIT_S = 1.0
 
 
-class Learners:
-    """Ray actors that learn together.
+class LearnerGroup:
+    """Ray actors that learn together, and what they reported."""
 
-    `parts.learner` is a mirror of the first: it counts as that one does, and has its weights after
-    `catch_up`.
-    """
-
-    def __init__(self, parts: Parts, brief: Brief, needs: Needs, tell: Tell):
-        self.parts, self.brief, self.needs, self.tell = parts, brief, needs, tell
+    def __init__(self, spec: WorkerSpec, needs: Needs, log: Log):
+        self.spec, self.needs, self.log = spec, needs, log
+        self.config = spec.config
         self.count = needs.learners
         self.handles: list[Any] = []
-        self.began: list[Began] = []
+        self.ready: list[WorkerReady] = []
         self.restarts = 0
-        self.times_before = LearnerTimes()
-        """Of the learners that were lost."""
+        self.updates = 0
+        self.samples = 0.0
+        self.input_bytes: int | None = None
+        self.names: list[str] = []
+        """Names of the metrics that `sums` adds up."""
+        self.sums: Any = 0.0
+        self.counted = 0
+        """Updates since the last call of `take_metrics`."""
+        self.notices: list[str] = []
+        self.earlier_times = LearnerTimes()
+        """Times of learners that were lost."""
         self.times_now = LearnerTimes()
 
     # ---------------------------------------------------------------- starting
 
-    def send_for(self, writers: Sequence[int]) -> list[Any]:
-        """Learners that go on from the mirror's state, each with a memory for so many actors;
-        references to what they answer when they are ready."""
+    def start(self, writers: Sequence[int], saved: Checkpoint | None) -> list[Any]:
+        """Start learners that continue from `saved`, each with a memory for so many actors; return
+        references to their answers when they are ready."""
         options = self.needs.options("learner")
-        self.handles = [sent_for(LearnerRole, options, self.brief) for _ in range(self.count)]
-        meeting = ""
+        self.handles = [start_worker(LearnerWorker, options, self.spec) for _ in range(self.count)]
+        address = ""
         if self.count > 1:
             first = self.handles[0].meeting_point.remote()
-            (meeting,) = wait_for([first], "a learner", self.parts.config.ray.start_seconds)
-        saved = ray.put(self.mirrored())
+            (address,) = wait_for([first], "a learner", self.config.ray.start_seconds)
+        tensors = counts = None
+        if saved is not None:
+            tensors, counts = ray.put(to_arrays(saved.tensors)), saved.meta
+            self.updates, self.samples = int(counts["updates"]), float(counts.get("samples", 0))
         return [
-            learner.begin.remote(rank, self.count, meeting, writers[rank], saved)
+            learner.begin.remote(rank, self.count, address, writers[rank], tensors, counts)
             for rank, learner in enumerate(self.handles)
         ]
 
-    def greet(self, references: Sequence[Any]) -> None:
-        """Wait until all are ready."""
-        self.began = wait_for(references, self.name(), self.parts.config.ray.start_seconds)
+    def wait_until_ready(self, references: Sequence[Any]) -> None:
+        """Wait until all learners have started."""
+        self.ready = wait_for(references, self.name, self.config.ray.start_seconds)
 
-    def restart(self, writers: Sequence[int]) -> None:
-        """New learners in place of lost ones, from the mirror's state."""
-        most = self.parts.config.ray.learner_restarts
-        if self.restarts >= most:
+    def restart(self, writers: Sequence[int], saved: Checkpoint) -> None:
+        """Replace lost learners with new ones that continue from `saved`."""
+        limit = self.config.ray.learner_restarts
+        if self.restarts >= limit:
             raise RookeryError(
                 f"the learners were lost {self.restarts + 1} times, more than"
-                f" ray.learner_restarts={most} allows"
+                f" ray.learner_restarts={limit} allows"
             )
         self.restarts += 1
         self.end()
-        mirror = self.parts.learner
-        mirror.sums.zero_()
-        mirror.counted = 0
-        self.times_before, self.times_now = self.times, LearnerTimes()
-        self.greet(self.send_for(writers))
-        self.tell(f"learners started anew, {self.restarts} of at most {most} times", "")
+        self.sums, self.counted = 0.0, 0
+        self.earlier_times, self.times_now = self.times, LearnerTimes()
+        self.wait_until_ready(self.start(writers, saved))
+        self.log(f"learners restarted ({self.restarts} of at most {limit} times)", "")
 
-    def mirrored(self) -> dict[str, Any]:
-        """The mirror's state."""
-        return to_arrays(learned_state(self.parts.algorithm, self.parts.learner))
-
-    # ---------------------------------------------------------------- hearing
+    # ---------------------------------------------------------------- answers
 
     def answers(self, references: Sequence[Any], doing: str) -> list[Any]:
-        """What they answer; LearnerLost if one is gone, ObjectLostError if the only one is there
-        but what it was to learn from is gone."""
-        waiting, impatience = list(references), Impatience(self.tell)
+        """Return the learners' answers; LearnerLost if one died, ObjectLostError if the only one
+        lives but the segments it was to learn from are lost."""
+        waiting, slow_wait = list(references), SlowWaitLog(self.log)
         try:
             while waiting:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=WAIT_S)
                 for reference in ready:
                     ray.get(reference)
-                impatience.look(f"{self.name()} to {doing}")
+                slow_wait.check(f"{self.name} to {doing}")
             return [ray.get(reference) for reference in references]
         except RayError as error:
-            raise_told(error)
+            raise_cause(error)
             if isinstance(error, ObjectLostError) and self.count == 1:
                 raise
             raise LearnerLost(f"a learner was lost: {reason_of(error)}", str(error)) from None
 
-    def note(self, learned: Learned) -> None:
-        """Bring the mirror's counts up to date."""
-        mirror = self.parts.learner
-        mirror.updates = learned.updates
-        mirror.samples.fill_(learned.samples)
-        mirror.sums.add_(torch.tensor(learned.sums))
-        mirror.counted += learned.counted
-        mirror.metric_names = learned.names
-        mirror.input_bytes = learned.input_bytes
-        mirror.notices += learned.notices
-        self.times_now = learned.times
+    def add(self, report: LearnerReport) -> None:
+        """Add a report of the first learner."""
+        self.updates, self.samples = report.updates, report.samples
+        self.sums = self.sums + report.sums
+        self.counted += report.counted
+        self.names = report.names
+        self.input_bytes = report.input_bytes
+        self.notices += report.notices
+        self.times_now = report.times
 
-    def catch_up(self) -> None:
-        """Give the mirror the first learner's weights and optimizer."""
+    def take_metrics(self) -> dict[str, float]:
+        """Return means over the updates since the last call."""
+        if not self.counted:
+            return {}
+        means = (np.asarray(self.sums) / self.counted).tolist()
+        self.sums, self.counted = 0.0, 0
+        return dict(zip(["grad_norm", *self.names], means, strict=False))
+
+    def take_notices(self) -> list[str]:
+        """Return the lines for the log since the last call."""
+        notices, self.notices = self.notices, []
+        return notices
+
+    def state(self) -> CheckpointState:
+        """Return the first learner's networks, optimizer and counts; RookeryError if the weights of
+        the learners differ."""
         references = [self.handles[0].state.remote()]
         references += [learner.digest.remote() for learner in self.handles]
-        state, *digests = self.answers(references, "tell their weights")
+        (tensors, counts), *digests = self.answers(references, "send their weights")
         if len(set(digests)) > 1:
             raise RookeryError(f"the weights of the learners differ: {digests}")
-        tensors = from_arrays(state, CPU)
-        load_learned(self.parts, tensors, tensors["counts"])
-        self.parts.progress.updates = self.parts.learner.updates
+        self.updates, self.samples = counts["updates"], counts["samples"]
+        return CheckpointState(from_arrays(tensors, torch.device("cpu")), counts)
 
-    # ---------------------------------------------------------------- telling
+    # ---------------------------------------------------------------- status
 
     @property
     def times(self) -> LearnerTimes:
-        """Where the first learner's time went, that of lost ones included."""
-        return self.times_before.plus(self.times_now)
+        """Times of the first learner and of those it replaced."""
+        return self.earlier_times.plus(self.times_now)
 
+    @property
     def name(self) -> str:
-        """What they are called."""
         return "the learner" if self.count == 1 else f"{self.count} learners"
 
     def rows(self) -> list[StatusRow]:
-        """The learners, for the status."""
-        told = f"{self.parts.learner.updates:,} updates"
+        """Return the learners' rows of the status table."""
+        text = f"{self.updates:,} updates"
         return [
-            StatusRow(f"learner {rank}", began.where, self.restarts, told)
-            for rank, began in enumerate(self.began)
+            StatusRow(f"learner {rank}", ready.place, self.restarts, text)
+            for rank, ready in enumerate(self.ready)
         ]
 
     def end(self) -> None:
-        """End them."""
+        """End all learners."""
         for handle in self.handles:
-            end(handle)
+            kill_worker(handle)

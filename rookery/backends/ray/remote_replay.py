@@ -14,69 +14,91 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rookery.backends.ray.messages import Stock, from_arrays
-from rookery.data.steps import Batch
+from rookery.backends.ray.messages import Origin, ShardStock, from_arrays
+from rookery.data.steps import Batch, Segment
 from rookery.data.tree import tree_leaves, tree_map
 from rookery.memory.distributions import annealed
+from rookery.memory.replay import Replay
 
 SHARD_BIT = 44
 """Keys of a shard's windows lie below 2 to this; its number stands above."""
 REST_S = 0.005
 """Time between questions what a shard has, while that is too little for a batch."""
 UNREACHED_S = 1.0
-"""How long one that cannot be reached is left alone."""
-MOST_TOGETHER = 8
+"""Time until a shard that cannot be reached is asked again."""
+MAX_BATCHES_TOGETHER = 8
 BYTES_TOGETHER = 1 << 20
 """Small batches are fetched several at a time: asking takes longer than drawing them."""
 
 
-class Source:
-    """A replay shard, as far as the learner knows it."""
+class SegmentIntake:
+    """Stores segments, and cuts a writer's rows wherever a segment between them is missing.
+
+    Segments go missing with an actor that dies, with the node they lie on, or with others of their
+    round. The process that stores the next one is the first to know for certain that none comes
+    between: the driver may have sent it on before it learns that the one before it was lost.
+    """
+
+    def __init__(self, memory: Replay):
+        self.memory = memory
+        self.newest: dict[int, Origin] = {}
+        """The origin of each writer's last segment."""
+
+    def add(self, segment: Segment, writer: int, origin: Origin) -> None:
+        """Store a segment as the writer's newest rows."""
+        if self.newest.get(writer) != origin.before:
+            self.memory.cut(writer)
+        self.newest[writer] = origin
+        self.memory.add(segment, writer)
+
+
+class ShardSource:
+    """A replay shard, as known to the learner."""
 
     def __init__(self, number: int, handle: Any):
         self.number, self.handle = number, handle
-        self.stock: Stock | None = None
-        """What it told last."""
-        self.told_by = -1
-        """The request that told so."""
+        self.stock: ShardStock | None = None
+        """Its newest answer."""
+        self.stock_request = -1
+        """Number of the request that `stock` answers."""
         self.charges: dict[int, int] = {}
-        """By request: what it was charged with and has not told of yet."""
+        """By request under way: windows charged to the shard."""
         self.polled = False
-        """Whether it was asked what it has, and has not answered."""
+        """True while a question for its stock is under way."""
         self.poll_at = 0.0
         self.reach_at = 0.0
 
     @property
     def credit(self) -> int:
-        """Windows it can surely be charged with: nobody else does, and rows are only added."""
+        """Windows that can be charged to the shard, which no other learner draws from."""
         return 0 if self.stock is None else max(0, self.stock.credit - sum(self.charges.values()))
 
-    def hear(self, request: int, stock: Stock) -> None:
-        """Take down what came with the answer to a request, unless a later one told already."""
+    def take_stock(self, request: int, stock: ShardStock) -> None:
+        """Take the stock that came with the answer to a request, unless a later one is known."""
         del self.charges[request]
-        if request > self.told_by:
-            self.stock, self.told_by = stock, request
+        if request > self.stock_request:
+            self.stock, self.stock_request = stock, request
 
 
-class Order:
-    """Batches that were asked for together, each made of windows from several shards."""
+class BatchOrder:
+    """Batches requested together, each made of windows from several shards."""
 
     def __init__(self, shares: dict[int, float], sizes: NDArray[np.int64]):
         self.shares = shares
-        """The probability with which a window was to come from each shard."""
+        """By shard: the probability that a window is drawn from it."""
         self.sizes = sizes
-        """How many each batch is to have from each shard, [batches, shards]."""
+        """Windows of each batch from each shard, [batches, shards]."""
         self.waiting: set[int] = set()
-        """Requests under way."""
+        """Numbers of requests under way."""
         self.parts: dict[int, list[Batch | None]] = {}
-        """By shard, what it gave for each batch."""
+        """By shard: its part of each batch."""
         self.counts: dict[int, int] = {}
-        """By shard, how many windows it drew from."""
+        """By shard: the number of windows it drew from."""
 
     def batches(self, beta: float) -> list[Batch]:
-        """The batches as arrays, without those that a shard could not give its part of."""
+        """Return the batches as arrays, without those that miss the part of a shard."""
         return [
-            self.joined(number, beta)
+            self.join_parts(number, beta)
             for number, sizes in enumerate(self.sizes)
             if all(
                 self.parts[shard][number] is not None
@@ -85,8 +107,8 @@ class Order:
             )
         ]
 
-    def joined(self, number: int, beta: float) -> Batch:
-        """The parts of a batch as one, with weights (N P)^-beta over the largest.
+    def join_parts(self, number: int, beta: float) -> Batch:
+        """Return the parts of a batch as one, with weights (N P)^-beta over the largest.
 
         A shard gives 1 / (n Q) with n windows of its own and Q a window's probability among them.
         P is Q times the share of the shard; N falls out with the largest.
@@ -107,12 +129,12 @@ class Order:
 class RemoteReplay:
     """Draws batches from replay shards, several requests ahead, and sends priorities back.
 
-    A window is drawn with its share in what all shards hold, as the shards told last. What is
-    drawn is charged to the shards by what was inserted there, and not by what comes from them, so
-    that the writers of a shard whose windows are seldom drawn need not wait.
+    A window's probability is its priority's share of the total over all shards, as they last
+    reported it. Drawn windows are charged to the shards in proportion to what was inserted there,
+    not to what is drawn from them, so that writers of a shard with low priorities need not wait.
 
-    A shard that is lost is forgotten: batches that were to have windows of it and priorities of
-    its windows are dropped, since no two shards of a run ever have the same number.
+    A lost shard is dropped, with the batches and priorities that involve it: no two shards of a run
+    ever have the same number.
     """
 
     def __init__(
@@ -131,23 +153,23 @@ class RemoteReplay:
         self.beta_end = beta_end
         self.random = np.random.default_rng(seed)
         self.shards: dict[int, Any] = {}
-        """Ray actors by number; exchanged as a whole."""
-        self.sources: dict[int, Source] = {}
+        """Ray actors by number; replaced as a whole."""
+        self.sources: dict[int, ShardSource] = {}
         self.lost: set[int] = set()
         self.requests = itertools.count()
-        self.asked: dict[Any, tuple[int, Source, Order | None]] = {}
-        """What is under way, by the reference to its answer."""
-        self.orders: set[Order] = set()
-        """Those that are not complete."""
+        self.asked: dict[Any, tuple[int, ShardSource, BatchOrder | None]] = {}
+        """Requests under way, by the reference to their answer."""
+        self.orders: set[BatchOrder] = set()
+        """Orders that are not complete."""
         self.found: deque[Batch] = deque()
         self.together = 1
 
     def set_progress(self, done: float) -> None:
-        """Note the part of the run that is done, 0 to 1: importance weights may change with it."""
+        """Set the share of the run that is done, 0 to 1, for the annealing of beta."""
         self.beta = annealed(self.beta_start, self.beta_end, done)
 
     def wait_until_due(self, timeout: float) -> bool:
-        """Wait until a batch is there; whether one is."""
+        """Wait until a batch is complete; False if `timeout` seconds pass before."""
         self.ask()
         if self.found:
             return True
@@ -156,7 +178,7 @@ class RemoteReplay:
             return False
         ready, _ = ray.wait(list(self.asked), num_returns=1, timeout=timeout)
         for reference in ready:
-            self.hear(reference)
+            self.handle_answer(reference)
         return bool(self.found)
 
     def ask(self) -> None:
@@ -174,26 +196,32 @@ class RemoteReplay:
                 return
             self.order(sources, known, batches)
 
-    def reachable(self, now: float) -> list[Source]:
-        """The shards that can be drawn from."""
+    def reachable(self, now: float) -> list[ShardSource]:
+        """Return the shards that can be drawn from."""
         there = {n: handle for n, handle in self.shards.items() if n not in self.lost}
-        self.sources = {n: self.sources.get(n) or Source(n, there[n]) for n in there}
+        self.sources = {n: self.sources.get(n) or ShardSource(n, there[n]) for n in there}
         return [source for source in self.sources.values() if source.reach_at <= now]
 
-    def order(self, sources: Sequence[Source], stocks: Sequence[Stock], batches: int) -> None:
-        """Ask for so many batches."""
+    def order(
+        self, sources: Sequence[ShardSource], stocks: Sequence[ShardStock], batches: int
+    ) -> None:
+        """Request so many batches."""
         totals = np.array([stock.total for stock in stocks])
         shares = totals / totals.sum()
-        sizes = np.array([dealt(shares, self.batch_size, self.random) for _ in range(batches)])
-        charges = charged([source.credit for source in sources], batches * self.batch_size)
+        sizes = np.array(
+            [draw_shard_sizes(shares, self.batch_size, self.random) for _ in range(batches)]
+        )
+        charges = split_charge([source.credit for source in sources], batches * self.batch_size)
         numbers = [source.number for source in sources]
-        order = Order(dict(zip(numbers, shares.tolist(), strict=True)), sizes)
+        order = BatchOrder(dict(zip(numbers, shares.tolist(), strict=True)), sizes)
         self.orders.add(order)
         for source, size, charge in zip(sources, sizes.T, charges, strict=True):
-            # Those that are to give nothing, too: what they have is told with the answer.
+            # Also to shards that give nothing: their stock comes with the answer.
             self.send(source, size.tolist(), charge, order)
 
-    def send(self, source: Source, sizes: list[int], charge: int, order: Order | None) -> None:
+    def send(
+        self, source: ShardSource, sizes: list[int], charge: int, order: BatchOrder | None
+    ) -> None:
         """Send a request to a shard."""
         request = next(self.requests)
         source.charges[request] = charge
@@ -201,8 +229,8 @@ class RemoteReplay:
             order.waiting.add(request)
         self.asked[source.handle.sample.remote(sizes, charge)] = request, source, order
 
-    def hear(self, reference: Any) -> None:
-        """Go on with an answer."""
+    def handle_answer(self, reference: Any) -> None:
+        """Take the answer to a request, and complete its order."""
         request, source, order = self.asked.pop(reference)
         if order is None:
             source.polled, source.poll_at = False, time.monotonic() + REST_S
@@ -215,10 +243,10 @@ class RemoteReplay:
             if isinstance(error, ray.exceptions.ActorDiedError):
                 self.lost.add(source.number)
             else:
-                # It cannot be reached, but may be again.
+                # Unreachable for now.
                 source.reach_at = time.monotonic() + UNREACHED_S
             return
-        source.hear(request, stock)
+        source.take_stock(request, stock)
         if order in self.orders:
             assert order is not None
             order.waiting.discard(request)
@@ -228,14 +256,14 @@ class RemoteReplay:
                 self.take(order.batches(self.beta))
 
     def take(self, batches: list[Batch]) -> None:
-        """Have batches that are complete."""
+        """Add complete batches."""
         self.found.extend(batches)
         if batches:
             size = sum(leaf.nbytes for leaf in tree_leaves(batches[0]))
-            self.together = min(MOST_TOGETHER, 1 + BYTES_TOGETHER // size)
+            self.together = min(MAX_BATCHES_TOGETHER, 1 + BYTES_TOGETHER // size)
 
     def sample(self) -> Batch:
-        """The next batch, on the learner's device."""
+        """Return the next batch on the learner's device."""
         batch: Batch = from_arrays(self.found.popleft(), self.device)
         assert batch.keys is not None
         return batch._replace(keys=batch.keys.cpu())
@@ -253,10 +281,10 @@ class RemoteReplay:
                 shard.reweigh.remote((keys[own] - (number << SHARD_BIT)).numpy(), part)
 
 
-def dealt(
+def draw_shard_sizes(
     shares: NDArray[np.float64], count: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """How many of `count` windows come from each shard: on average its share of them.
+    """Return how many of `count` windows come from each shard: on average its share of them.
 
     As a prioritized memory draws: one point from each of `count` equal parts of the total.
     """
@@ -266,9 +294,8 @@ def dealt(
     return np.bincount(index, minlength=len(shares))
 
 
-def charged(credits: Sequence[int], count: int) -> list[int]:
-    """`count` windows shared out in proportion to the credits, of which there are enough: nobody
-    is charged with more than its own."""
+def split_charge(credits: Sequence[int], count: int) -> list[int]:
+    """Return `count` windows split in proportion to the credits, at most each shard's own."""
     bounds = [count * reached // sum(credits) for reached in itertools.accumulate(credits)]
     return [upper - lower for lower, upper in itertools.pairwise([0, *bounds])]
 

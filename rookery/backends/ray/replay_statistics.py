@@ -1,15 +1,15 @@
-"""What replay memories in other processes tell of themselves."""
+"""Counters of replay memories in other processes, and their sums for reports."""
 
 from __future__ import annotations
 
-from rookery.backends.ray.messages import Kept, Stock
+from rookery.backends.ray.messages import ReplayStatus, ShardStock
 from rookery.memory.replay import Replay
 
 
-def kept_of(memory: Replay) -> Kept:
-    """How a replay memory is."""
+def replay_status_of(memory: Replay) -> ReplayStatus:
+    """Return the counters of a replay memory."""
     limiter = memory.limiter
-    return Kept(
+    return ReplayStatus(
         inserted=limiter.inserted,
         sampled=limiter.sampled,
         trained=memory.trained,
@@ -19,49 +19,49 @@ def kept_of(memory: Replay) -> Kept:
     )
 
 
-def stock_of(memory: Replay) -> Stock:
-    """What a replay memory has to draw from."""
+def shard_stock_of(memory: Replay) -> ShardStock:
+    """Return what a replay memory has to draw from."""
     limiter, distribution = memory.limiter, memory.distribution
-    return Stock(
+    return ShardStock(
         total=distribution.total if limiter.started_at is not None else 0.0,
         windows=distribution.count,
         credit=limiter.credit // memory.windows.samples,
     )
 
 
-class ReplayLedger:
-    """The replay memories of a run, as one; empty where none is kept."""
+class ReplayStatistics:
+    """The counters of all replay memories of a run; empty without a replay."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, Kept] = {}
-        """By number; a memory that was lost and its successor have two."""
+        self.statuses: dict[int, ReplayStatus] = {}
+        """By number; a memory that replaces a lost one has a number of its own."""
         self.lost: set[int] = set()
-        self.told = (0, 0, 0)
-        self.line: str | None = None
+        """Numbers of memories that were lost."""
+        self.totals = (0, 0, 0)
+        """Rows inserted, sampled and trained on at the last report."""
+        self.description: str | None = None
 
     def take_report(self, seconds: float) -> dict[str, float]:
-        """As a replay memory does; one that was lost counts for what it did, but no more for how
-        full the memory is."""
-        if not self.kept:
+        """Return the same columns as a replay memory does, over the last `seconds`.
+
+        A lost memory's counters stay in the sums, but it does not count for how full memory is.
+        """
+        if not self.statuses:
             return {}
-        kept = self.kept.values()
+        statuses = self.statuses.values()
         totals = (
-            sum(k.inserted for k in kept),
-            sum(k.sampled for k in kept),
-            sum(k.trained for k in kept),
+            sum(status.inserted for status in statuses),
+            sum(status.sampled for status in statuses),
+            sum(status.trained for status in statuses),
         )
-        rates = [(now - before) / seconds for now, before in zip(totals, self.told, strict=True)]
-        self.told = totals
-        living = [k for number, k in self.kept.items() if number not in self.lost]
+        rates = [(now - before) / seconds for now, before in zip(totals, self.totals, strict=True)]
+        self.totals = totals
+        living = [status for number, status in self.statuses.items() if number not in self.lost]
         count = max(1, len(living))
         return {
             "added_per_second": rates[0],
             "sampled_per_second": rates[1],
             "trained_per_second": rates[2],
-            "replay_fill": sum(k.fill for k in living) / count,
-            "replay_age_mean": sum(k.age for k in living) / count,
+            "replay_fill": sum(status.fill for status in living) / count,
+            "replay_age_mean": sum(status.age for status in living) / count,
         }
-
-    def describe(self) -> str | None:
-        """The memory that will be taken, in a line."""
-        return self.line

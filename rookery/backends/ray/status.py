@@ -1,4 +1,4 @@
-"""Who does what where, as a table."""
+"""The table of workers: where they run, whether they live, what they did."""
 
 from __future__ import annotations
 
@@ -8,84 +8,84 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rookery.backends.ray.cluster import Cluster
-from rookery.backends.ray.messages import Where
-from rookery.backends.ray.slots import ActorPost
+from rookery.backends.ray.messages import WorkerPlace
+from rookery.backends.ray.slots import ActorSlot
 
-MOST_ROWS = 16
-"""More actors than these are told of by node."""
-HEADER = ("role", "where", "state", "restarts", "steps/s", "return")
+MAX_ACTOR_ROWS = 16
+"""Above this number, actors are grouped by node."""
+HEADER = ("worker", "where", "state", "restarts", "steps/s", "return")
 
 
 class StatusRow(NamedTuple):
-    """A role other than an actor."""
+    """A worker other than an actor."""
 
     name: str
-    where: Where | None
+    place: WorkerPlace | None
     restarts: int
-    told: str
+    text: str
 
 
-def table(
-    actors: Sequence[ActorPost],
+def status_table(
+    actors: Sequence[ActorSlot],
     memory: Sequence[StatusRow],
     learners: Sequence[StatusRow],
     cluster: Cluster,
 ) -> str:
-    """The whole status."""
-    rows = actor_rows(actors) if len(actors) <= MOST_ROWS else node_rows(actors)
+    """Return the status of all workers and the cluster."""
+    rows = actor_rows(actors) if len(actors) <= MAX_ACTOR_ROWS else node_rows(actors)
     for row in (*learners, *memory):
-        state = "starting" if row.where is None else "alive"
-        rows.append((row.name, place(row.where), state, str(row.restarts), row.told, ""))
-    healthy = sum(post.ready for post in actors)
+        state = "starting" if row.place is None else "alive"
+        rows.append((row.name, place_text(row.place), state, str(row.restarts), row.text, ""))
+    healthy = sum(slot.ready for slot in actors)
     lines = [f"status at {time.strftime('%H:%M:%S')}: {healthy} of {len(actors)} actors play"]
-    lines += aligned([HEADER, *rows])
+    lines += align_columns([HEADER, *rows])
     return "\n".join([*lines, used(cluster)])
 
 
-def actor_rows(actors: Sequence[ActorPost]) -> list[tuple[str, ...]]:
-    """A row for each actor."""
+def actor_rows(actors: Sequence[ActorSlot]) -> list[tuple[str, ...]]:
+    """Return a row for each actor."""
     return [
         (
-            str(post),
-            place(post.where),
-            "alive" if post.ready else "starting",
-            str(post.restarts),
-            f"{post.speed:,.0f}",
-            mean(post.returns),
+            str(slot),
+            place_text(slot.place),
+            "alive" if slot.ready else "starting",
+            str(slot.restarts),
+            f"{slot.speed:,.0f}",
+            mean_text(slot.returns),
         )
-        for post in actors
+        for slot in actors
     ]
 
 
-def node_rows(actors: Sequence[ActorPost]) -> list[tuple[str, ...]]:
-    """A row for the actors of each node."""
-    groups: dict[str, list[ActorPost]] = defaultdict(list)
-    for post in actors:
-        groups[post.where.host + " " + post.where.node[:6] if post.where else "-"].append(post)
+def node_rows(actors: Sequence[ActorSlot]) -> list[tuple[str, ...]]:
+    """Return a row for the actors of each node."""
+    groups: dict[str, list[ActorSlot]] = defaultdict(list)
+    for slot in actors:
+        groups[slot.place.host + " " + slot.place.node[:6] if slot.place else "-"].append(slot)
     return [
         (
-            f"{len(posts)} actors",
+            f"{len(slots)} actors",
             where,
             "starting" if where == "-" else "alive",
-            str(sum(post.restarts for post in posts)),
-            f"{sum(post.speed for post in posts):,.0f}",
-            mean([score for post in posts for score in post.returns]),
+            str(sum(slot.restarts for slot in slots)),
+            f"{sum(slot.speed for slot in slots):,.0f}",
+            mean_text([score for slot in slots for score in slot.returns]),
         )
-        for where, posts in sorted(groups.items())
+        for where, slots in sorted(groups.items())
     ]
 
 
-def place(where: Where | None) -> str:
-    """Host, node and process."""
-    return "-" if where is None else f"{where.host} {where.node[:6]} pid {where.pid}"
+def place_text(place: WorkerPlace | None) -> str:
+    """Return host, node and process id."""
+    return "-" if place is None else f"{place.host} {place.node[:6]} pid {place.pid}"
 
 
-def mean(returns: Sequence[float]) -> str:
+def mean_text(returns: Sequence[float]) -> str:
     return f"{sum(returns) / len(returns):.1f}" if returns else "-"
 
 
 def used(cluster: Cluster) -> str:
-    """Resources in use, of those there are."""
+    """Return which resources are in use."""
     parts = []
     for name in ("CPU", "GPU", "object_store_memory"):
         total = cluster.amount(name)
@@ -96,8 +96,8 @@ def used(cluster: Cluster) -> str:
     return f"{cluster.nodes_text}; in use: {', '.join(parts)}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, numbers to the right."""
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with aligned columns, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     left = 3
     return [

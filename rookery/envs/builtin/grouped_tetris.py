@@ -1,7 +1,7 @@
-"""Tetris of tetris-gymnasium, one placement a step instead of one key.
+"""Tetris of tetris-gymnasium with one placement per step instead of one key press.
 
-An action is a column and a rotation, and what is observed of each is the board that it would
-leave: its afterstate, in a few numbers.
+An action is a column and a rotation. The observation describes the board after each action (its
+afterstate) by a few features.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-NAME = "rookery/GroupedTetris-v0"
 ROTATIONS = 4
 FEATURES = ("lines", "holes", "bumpiness", "mean_height", "max_height", "lost")
-"""What is told of a placement: lines it clears; then, of the board after it, holes (empty cells
-below a filled one), the sum of the steps between neighbouring columns, and the heights; and
-whether it ends the game. See `features` for the units."""
+"""Features of a placement: lines it clears; of the board after it, holes (empty cells below a
+filled one), bumpiness (summed height differences of neighbouring columns) and heights; 1 if it
+ends the game. See `features` for the units."""
 
 
 class GroupedTetris(gymnasium.Env[np.ndarray, Any]):
-    """Discrete(4 x width): action 4 c + r rotates the piece r times, moves its leftmost cell to
-    column c, or as far right as it fits, and drops it. Every action is legal.
+    """Tetris with actions Discrete(4 x width): action 4 c + r rotates the piece r times, moves its
+    leftmost cell to column c, or as far right as it fits, and drops it. Every action is legal.
 
-    The observation is [actions, features]. Rewards are tetris-gymnasium's: 1 for a piece that is
-    placed and width x lines^2, and 0 for the one that ends the game; `reward="lines"` gives the
-    lines alone. `info["lines_cleared"]` tells them either way.
+    The observation is [actions, features]. Rewards are tetris-gymnasium's: 1 + width x lines^2 for
+    a placed piece, 0 for the one that ends the game; with `reward="lines"` they are the cleared
+    lines, which `info["lines_cleared"]` holds in both cases.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"]}  # noqa: RUF012
@@ -57,19 +56,19 @@ class GroupedTetris(gymnasium.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        # The game takes a seed of 0 for none.
+        # The game treats a seed of 0 as None.
         self.game.reset(seed=int(self.np_random.integers(1, 2**31)))
         return self._observe(), {"lines_cleared": 0}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Place the piece, and show what may be done with the next one."""
+        """Place the piece; the observation is about the next one."""
         game, placements = self.game, self._placements()
         game.active_tetromino = placements.rotated[action % ROTATIONS]
         game.x, game.y = int(placements.x[action]), max(0, int(self._rows[action]))
         reward, lost, lines = game.commit_active_tetromino()
         lines = int(lines)
-        told = lines if self._lines_only else reward
-        return self._observe(), float(told), bool(lost), False, {"lines_cleared": lines}
+        reward = float(lines if self._lines_only else reward)
+        return self._observe(), reward, bool(lost), False, {"lines_cleared": lines}
 
     def render(self) -> Any:
         return self.game.render()
@@ -88,8 +87,8 @@ class GroupedTetris(gymnasium.Env[np.ndarray, Any]):
 
 
 class Placements:
-    """Every way to drop a piece, by action: `x` [A], its padded board's column, and `cells`
-    [A, Y, 4], which of the padded board's flat cells it fills y rows below the top."""
+    """All placements of a piece, by action: `x` [A], its column on the padded board, and `cells`
+    [A, Y, 4], the flat cells of the padded board that it fills y rows below the top."""
 
     def __init__(self, game: Any, piece: Any):
         self.rotated = [piece]
@@ -100,21 +99,21 @@ class Placements:
         drops = np.arange(game.height + 1)
         x, cells = [], []
         for column in range(game.width):
-            for turned in self.rotated:
-                rows, columns = np.nonzero(turned.matrix)
+            for rotated in self.rotated:
+                rows, columns = np.nonzero(rotated.matrix)
                 most = game.width - 1 - (columns.max() - columns.min())
                 x.append(game.padding + min(column, most) - columns.min())
                 cells.append((drops[:, None] + rows) * self.shape[1] + x[-1] + columns)
         self.x, self.cells = np.array(x), np.array(cells)
 
     def landing_rows(self, filled: np.ndarray) -> np.ndarray:
-        """How far each placement falls [A] before it would hit a filled cell; -1: it has no
-        room at the top, and ends the game."""
+        """Return how many rows each placement falls [A] before it hits a filled cell; -1: it has
+        no room at the top and ends the game."""
         return filled.ravel()[self.cells].any(-1).argmax(-1) - 1
 
     def afterstates(self, filled: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Boards [A, H, W] without their padding, lines not yet cleared; of a placement that has
-        no room, the board as it is."""
+        """Return the boards [A, H, W] after each placement, without padding, before lines are
+        cleared; a placement without room leaves the board unchanged."""
         boards = np.repeat(filled.reshape(1, -1), len(rows), 0)
         at = np.flatnonzero(rows >= 0)
         boards[at[:, None], self.cells[at, rows[at]]] = True
@@ -123,13 +122,13 @@ class Placements:
 
 
 def features(boards: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """Of boards [A, H, W] whose full lines are still to be cleared: `FEATURES`, [A, 6].
+    """Return `FEATURES` [A, 6] of boards [A, H, W] whose full lines are not cleared yet.
 
-    Lines are in fours, holes and bumpiness in cells a column, heights in shares of the board's.
+    Lines are divided by 4, holes and bumpiness by the width, heights by the board's height.
     """
     _, height, width = boards.shape
     full = np.all(boards, -1)
-    cleared(boards, full)
+    clear_lines(boards, full)
     heights = np.where(boards.any(-2), height - boards.argmax(-2), 0)
     total = heights.sum(-1)
     columns = (
@@ -143,20 +142,9 @@ def features(boards: np.ndarray, lost: np.ndarray) -> np.ndarray:
     return np.stack(columns, -1).astype(np.float32)
 
 
-def cleared(boards: np.ndarray, full: np.ndarray) -> None:
-    """Take full lines [A, H] out of boards [A, H, W] in place, what is above them sinking."""
+def clear_lines(boards: np.ndarray, full: np.ndarray) -> None:
+    """Remove full lines [A, H] from boards [A, H, W] in place; the rows above move down."""
     for at in np.flatnonzero(full.any(-1)):
         kept = boards[at, ~full[at]]
         boards[at] = False
         boards[at, -len(kept) :] = kept
-
-
-def register() -> None:
-    """Make the environment known to Gymnasium, once; tetris-gymnasium is imported when one is
-    made."""
-    if NAME not in gymnasium.registry:
-        gymnasium.register(
-            NAME,
-            entry_point="rookery.envs.builtin.grouped_tetris:GroupedTetris",
-            max_episode_steps=500,
-        )

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector.utils import batch_space
 
-NAME = "rookery/MaskedCartPole-v1"
 SEEN = [0, 2]
-"""Cart position and pole angle, in CartPole's observation."""
+"""Indices of cart position and pole angle in CartPole's observation."""
 
 
 def masked(space: Any) -> spaces.Box:
-    """The part of CartPole's observation space that is left."""
+    """Return CartPole's observation space reduced to position and angle."""
     return spaces.Box(space.low[SEEN], space.high[SEEN], dtype=np.float32)
 
 
 class MaskedCartPole(CartPoleEnv):
-    """CartPole-v1 that shows position and angle only."""
+    """CartPole-v1 that observes position and angle only."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -37,7 +35,7 @@ class MaskedCartPole(CartPoleEnv):
 
 
 class MaskedCartPoleVector(CartPoleVectorEnv):
-    """The same for many at once."""
+    """Vectorized MaskedCartPole."""
 
     def __init__(self, num_envs: int = 1, **kwargs: Any):
         super().__init__(num_envs=num_envs, **kwargs)
@@ -51,15 +49,3 @@ class MaskedCartPoleVector(CartPoleVectorEnv):
     def step(self, action: Any) -> Any:
         obs, *rest = super().step(action)
         return obs[:, SEEN], *rest
-
-
-def register() -> None:
-    """Make the environment known to Gymnasium, once."""
-    if NAME not in gymnasium.registry:
-        gymnasium.register(
-            NAME,
-            entry_point="rookery.envs.builtin.masked_cartpole:MaskedCartPole",
-            vector_entry_point="rookery.envs.builtin.masked_cartpole:MaskedCartPoleVector",
-            max_episode_steps=500,
-            reward_threshold=475.0,
-        )

@@ -1,4 +1,4 @@
-"""A task for any spaces: the observation hides which action pays."""
+"""A task for any spaces: the observation contains a code for the action that is rewarded."""
 
 from __future__ import annotations
 
@@ -9,77 +9,80 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rookery.envs.builtin.draws import cardinality, ends
+from rookery.envs.builtin.draws import cardinality, common_bounds
 from rookery.envs.builtin.draws import codes as draw_codes
-from rookery.envs.spaces import Path, at, leaves
+from rookery.envs.spaces import Path, part_at, space_leaves
 from rookery.envs.wrappers.moments import Array
 from rookery.errors import require
 
 Hide = Callable[[Array, Array, np.random.Generator], None]
-"""Writes codes [n] into a part [n, ...] of observations."""
+"""Function that writes codes [n] into a part [n, ...] of observations."""
 
 SEVERAL = 64
-"""Most answers where an action has several parts, unless one part alone has more."""
+"""Most codes where an action has several parts, unless one part alone has more choices."""
 LEVELS = 16
-"""Answers where actions are floats."""
+"""Number of codes where actions are floats."""
 FINEST = 1024
-"""Most answers that one number can tell."""
+"""Most codes that one number can distinguish."""
 RANGE = (-2.0, 2.0)
-"""What stands for the bounds of an observed float that has none."""
+"""Bounds used for an observed float that has none."""
 
 
 class Match:
-    """Which of `count` answers is right is a code, drawn evenly; `table[code]` is the action.
+    """Draws one of `count` codes per observation; the right action is `table[code]`.
 
-    `path` leads to the part of the observation that tells the code:
+    `path` leads to the part of the observation that contains the code:
 
-    - A set of codes (a MultiDiscrete with the same range for all entries): one entry, at a place
-      drawn anew each time, holds the code. The others hold values >= count.
+    - A set of codes (a MultiDiscrete with the same range for all entries): one entry, at a random
+      position, holds the code. The others hold values >= count.
     - A Discrete, or a MultiDiscrete of differing ranges: it, or its entry of widest range, holds
       the code.
-    - With none of these, a float Box, else a Box of whole numbers, else a MultiBinary: everywhere
-      on index 0 of its last axis stands the code as one of `count` even steps from the lower to
-      the upper bound (-2 to 2 without bounds).
+    - With none of these, a float Box, else an integer Box, else a MultiBinary: index 0 of its last
+      axis holds everywhere the code as one of `count` even steps from the lower to the upper bound
+      (-2 to 2 without bounds).
 
-    Of several such parts it is the first that can tell all answers, else the first of those that
-    can tell the most: then `count` is smaller, and fewer actions are ever right.
+    Of several such parts the first that can represent all codes is used, else the first that can
+    represent most: then `count` is smaller, and some actions are never right.
     """
 
     def __init__(self, obs: Space[Any], act: Space[Any]):
-        wanted = answers_wanted(act)
-        able = [(path, leaf) for path, leaf in leaves(obs) if capacity(leaf) >= 2]
-        require(able, "env.kwargs: task needs a part of obs with at least two values")
-        best = min(rank(leaf) for _, leaf in able)
-        able = [(path, leaf) for path, leaf in able if rank(leaf) == best]
+        wanted = codes_wanted(act)
+        parts = [(path, leaf) for path, leaf in space_leaves(obs) if capacity(leaf) >= 2]
+        require(parts, "env.kwargs: task needs a part of obs with at least two values")
+        best = min(rank(leaf) for _, leaf in parts)
+        parts = [(path, leaf) for path, leaf in parts if rank(leaf) == best]
         self.path: Path
-        self.path, carrier = max(able, key=lambda part: min(capacity(part[1]), wanted))
+        self.path, carrier = max(parts, key=lambda part: min(capacity(part[1]), wanted))
         self.count = min(capacity(carrier), wanted)
         self.table = answer_table(act, self.count)
         self._hide = hider(carrier, self.count)
-        self._half = half_width(act) if isinstance(act, spaces.Box) else None
+        self._half_width: Array | None = None
+        if isinstance(act, spaces.Box):
+            low, high = action_bounds(act)
+            self._half_width = high / 2 - low / 2
 
     def hide(self, obs: Any, random: np.random.Generator, n: int) -> Array:
-        """Write answers into `n` observations; their codes [n]."""
+        """Write random codes into `n` observations; return the codes [n]."""
         codes = draw_codes(random, self.count, (n,))
-        self._hide(at(obs, self.path), codes, random)
+        self._hide(part_at(obs, self.path), codes, random)
         return codes
 
-    def pay(self, actions: Array, codes: Array) -> Array:
-        """What actions [n, ...] get: the share of their parts that is right, [n] in 0..1.
+    def reward(self, actions: Array, codes: Array) -> Array:
+        """Return the rewards [n] of actions [n, ...]: the share of their parts that is right.
 
-        A float counts as 1 less its distance from the answer, in halves of its bounds' width.
+        A float counts max(0, 1 - |action - right| / half the width of its bounds).
         """
         right = self.table[codes]
-        if self._half is None:
+        if self._half_width is None:
             score = (actions == right).astype(np.float64)
         else:
-            away = np.abs(actions.astype(np.float64) - right) / self._half
+            away = np.abs(actions.astype(np.float64) - right) / self._half_width
             score = np.maximum(1 - away, 0)
         return score if score.ndim == 1 else score.reshape(len(codes), -1).mean(1)
 
 
 def rank(leaf: Space[Any]) -> int:
-    """Which kinds of parts hide the answer before others do."""
+    """Return the preference of a part as carrier of the code; lower is preferred."""
     if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
         return 0
     if isinstance(leaf, spaces.Box):
@@ -88,22 +91,22 @@ def rank(leaf: Space[Any]) -> int:
 
 
 def capacity(leaf: Space[Any]) -> int:
-    """How many answers a part of the observation can tell apart."""
+    """Return how many codes a part of the observation can represent."""
     if isinstance(leaf, spaces.Discrete):
         return int(leaf.n)
     if isinstance(leaf, spaces.MultiDiscrete):
         alone = leaf.nvec.size == 1 or cardinality(leaf) is None
-        # In a set one value at least is left for the entries that say nothing.
+        # In a set at least one value is left for the entries without the code.
         return int(leaf.nvec.max()) - (0 if alone else 1)
     if isinstance(leaf, spaces.Box):
-        low, high = ends(leaf)
+        low, high = common_bounds(leaf)
         real = np.issubdtype(leaf.dtype, np.floating)
         return FINEST if real else min(high - low + 1, FINEST)
     return 2
 
 
 def hider(leaf: Space[Any], count: int) -> Hide:
-    """What writes codes below `count` into a part of the observation."""
+    """Return the function that writes codes below `count` into a part of the observation."""
     if isinstance(leaf, spaces.Discrete):
         return hide_in_entry(0)
     if isinstance(leaf, spaces.MultiDiscrete):
@@ -111,10 +114,10 @@ def hider(leaf: Space[Any], count: int) -> Hide:
         if same is None or leaf.nvec.size == 1:
             return hide_in_entry(int(leaf.nvec.argmax()))
         return hide_in_set(count, same)
-    low, high = ends(leaf) if isinstance(leaf, spaces.Box) else (0, 1)
+    low, high = common_bounds(leaf) if isinstance(leaf, spaces.Box) else (0, 1)
     if not math.isfinite(low):
         low, high = RANGE
-    steps = [evenly(low, high, code, count - 1) for code in range(count)]
+    steps = [even_step(low, high, code, count - 1) for code in range(count)]
     return hide_in_column(np.array(steps, leaf.dtype))
 
 
@@ -142,24 +145,24 @@ def hide_in_column(steps: Array) -> Hide:
     return hide
 
 
-def evenly(low: Any, high: Any, step: int, steps: int) -> Any:
-    """The number at `step` of `steps` from `low` to `high`; whole between whole ones."""
+def even_step(low: Any, high: Any, step: int, steps: int) -> Any:
+    """Return the number at `step` of `steps` from `low` to `high`; an int between ints."""
     if isinstance(low, int):
         return low + (high - low) * step // max(steps, 1)
     share = step / max(steps, 1)
     return low * (1 - share) + high * share
 
 
-def answers_wanted(act: Space[Any]) -> int:
-    """How many different answers an action space is given."""
+def codes_wanted(act: Space[Any]) -> int:
+    """Return the number of codes for an action space."""
     if isinstance(act, spaces.Box):
         return LEVELS
-    parts = parts_of(act)
+    parts = choice_counts(act)
     return min(math.prod(parts), max(SEVERAL, *parts)) if len(parts) > 1 else parts[0]
 
 
-def parts_of(act: Space[Any]) -> list[int]:
-    """The number of choices of each part of an action that is not made of floats."""
+def choice_counts(act: Space[Any]) -> list[int]:
+    """Return the number of choices of each part of a discrete action."""
     if isinstance(act, spaces.Discrete):
         return [int(act.n)]
     if isinstance(act, spaces.MultiDiscrete):
@@ -168,11 +171,11 @@ def parts_of(act: Space[Any]) -> list[int]:
 
 
 def answer_table(act: Space[Any], count: int) -> Array:
-    """The right action of each code, [count, ...]: the same in every process.
+    """Return the right action of each code, [count, ...]: the same in every process.
 
-    The parts of an action run through their choices in the order of the codes, as evenly as can
-    be, every second one backwards; floats through the middles of `count` stretches of their
-    bounds. So an answer changes little from one code to the next, and one number can tell it.
+    Each part of an action runs evenly through its choices in the order of the codes, every second
+    part backwards; floats run through the middles of `count` intervals between their bounds. So
+    the action changes little from one code to the next, and a network can learn it from one number.
     """
     size = math.prod(act.shape or ())
     order = np.arange(count)
@@ -182,16 +185,11 @@ def answer_table(act: Space[Any], count: int) -> Array:
         share = (orders + 0.5) / count
         table: Array = low.flatten() * (1 - share) + high.flatten() * share
     else:
-        table = orders * parts_of(act) // count
+        table = orders * choice_counts(act) // count
     return table.reshape(count, *(act.shape or ())).astype(act.dtype)
 
 
 def action_bounds(act: spaces.Box) -> Sequence[Array]:
-    """The bounds of actions, -1 and 1 where there are none, in float64."""
+    """Return the bounds of actions in float64, -1 and 1 where there are none."""
     low, high = act.low.astype(np.float64), act.high.astype(np.float64)
     return np.where(np.isfinite(low), low, -1), np.where(np.isfinite(high), high, 1)
-
-
-def half_width(act: spaces.Box) -> Array:
-    low, high = action_bounds(act)
-    return high / 2 - low / 2

@@ -1,4 +1,4 @@
-"""Name what was shown at the start: a task that only memory can solve."""
+"""A task that only a policy with memory solves: name the cue shown at the start."""
 
 from __future__ import annotations
 
@@ -10,30 +10,20 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rookery.envs.options import is_whole
 from rookery.envs.wrappers.moments import Array
 from rookery.errors import require
 
-NAME = "rookery/Recall-v1"
 
-
-def check(cues: int, delay: int) -> None:
-    """Refuse what is no task."""
-    require(whole(cues, 2), f"env.kwargs: cues must be a whole number >= 2, got {cues!r}")
-    require(whole(delay, 0), f"env.kwargs: delay must be a whole number >= 0, got {delay!r}")
-
-
-def whole(value: object, least: int) -> bool:
-    """Whether `value` is an integer of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def observation_space(cues: int) -> spaces.Box:
-    """One entry a cue, and the query's flag."""
+def observation_space(cues: int, delay: int) -> spaces.Box:
+    """Return the space [cues + 1]: one entry a cue, and the query's flag; check the settings."""
+    require(is_whole(cues, 2), f"env.kwargs: cues must be a whole number >= 2, got {cues!r}")
+    require(is_whole(delay, 0), f"env.kwargs: delay must be a whole number >= 0, got {delay!r}")
     return spaces.Box(0.0, 1.0, (cues + 1,), np.float32)
 
 
 def observations(cue: Array, step: Array, cues: int, delay: int) -> Array:
-    """What lanes with cues [B] show at steps [B] of their episodes: float32 [B, cues + 1]."""
+    """Return the observations [B, cues + 1] of lanes with cues [B] at steps [B] of an episode."""
     obs = np.zeros((len(cue), cues + 1), np.float32)
     first = np.flatnonzero(step == 0)
     obs[first, cue[first]] = 1
@@ -42,7 +32,7 @@ def observations(cue: Array, step: Array, cues: int, delay: int) -> Array:
 
 
 class Recall(gymnasium.Env[Any, Any]):
-    """A cue, `delay` blanks, then a query, at which the action must name the cue.
+    """Episodes of a cue, `delay` blanks, then a query, at which the action must name the cue.
 
     Observations are float32 [cues + 1]: the cue one-hot at the first step, all zeros at the
     blanks, and the last entry 1 at the query. The action at the query pays 1 if it equals the
@@ -56,9 +46,8 @@ class Recall(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, cues: int = 4, delay: int = 8, render_mode: str | None = None):
-        check(cues, delay)
         self.cues, self.delay, self.render_mode = cues, delay, render_mode
-        self.observation_space = observation_space(cues)
+        self.observation_space = observation_space(cues, delay)
         self.action_space = spaces.Discrete(cues)
         self._cue = self._step = 0
 
@@ -70,9 +59,9 @@ class Recall(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
-        asked = self._step == self.delay + 1
+        queried = self._step == self.delay + 1
         self._step += 1
-        return self._observation(), float(asked and action == self._cue), asked, False, {}
+        return self._observation(), float(queried and action == self._cue), queried, False, {}
 
     def _observation(self) -> Array:
         cue, step = np.array([self._cue]), np.array([self._step])
@@ -80,7 +69,7 @@ class Recall(gymnasium.Env[Any, Any]):
 
 
 class RecallVector(VectorEnv[Any, Any, Any]):
-    """The same for many at once; `reset(options={"cue": [B]})` chooses the first cues."""
+    """Vectorized Recall; `reset(options={"cue": [B]})` chooses the first cues."""
 
     metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": [],
@@ -95,10 +84,9 @@ class RecallVector(VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
     ):
-        check(cues, delay)
+        self.single_observation_space = observation_space(cues, delay)
         self.num_envs, self.cues, self.delay, self.render_mode = num_envs, cues, delay, render_mode
         self.max_episode_steps = max_episode_steps or delay + 3
-        self.single_observation_space = observation_space(cues)
         self.single_action_space = spaces.Discrete(cues)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -116,23 +104,12 @@ class RecallVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Any:
         assert self.action_space.contains(actions), f"{actions!r} is not in {self.action_space}"
-        fresh = self._resetting
-        asked = (self._step == self.delay + 1) & ~fresh
-        reward = (asked & (actions == self._cue)).astype(np.float64)
-        self._step = np.where(fresh, 0, self._step + 1)
-        self._cue[fresh] = self.np_random.integers(self.cues, size=np.count_nonzero(fresh))
+        resetting = self._resetting
+        queried = (self._step == self.delay + 1) & ~resetting
+        reward = (queried & (actions == self._cue)).astype(np.float64)
+        self._step = np.where(resetting, 0, self._step + 1)
+        self._cue[resetting] = self.np_random.integers(self.cues, size=np.count_nonzero(resetting))
         truncated = self._step >= self.max_episode_steps
-        self._resetting = asked | truncated
+        self._resetting = queried | truncated
         obs = observations(self._cue, self._step, self.cues, self.delay)
-        return obs, reward, asked, truncated, {}
-
-
-def register() -> None:
-    """Make the environment known to Gymnasium, once."""
-    if NAME not in gymnasium.registry:
-        gymnasium.register(
-            NAME,
-            entry_point="rookery.envs.builtin.recall:Recall",
-            vector_entry_point="rookery.envs.builtin.recall:RecallVector",
-            reward_threshold=0.95,
-        )
+        return obs, reward, queried, truncated, {}

@@ -1,4 +1,4 @@
-"""Spaces written as short texts, such as "{units: discrete(750)[12], clock: float[1]}".
+"""Parser for spaces written as text, such as "{units: discrete(750)[12], clock: float[1]}".
 
     space    = dict | tuple | box | discrete | multidiscrete | multibinary | known
     dict     = "{" name ":" space { "," name ":" space } "}"
@@ -10,8 +10,8 @@
     shape    = "[" size { "," size } "]"
     known    = a name in NAMED_OBS or NAMED_ACT
 
-Blanks and line breaks may stand between any two signs. `dtype` is one of DTYPES, a name is made of
-letters, digits and "_" and begins with no digit, counts and sizes are whole numbers >= 1.
+Whitespace is allowed between any two tokens. `dtype` is one of SPEC_DTYPES; a name consists of
+letters, digits and "_" and does not begin with a digit; counts and sizes are whole numbers >= 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gymnasium import Space, spaces
 
 from rookery.errors import BadInput, nearest
 
-DTYPES: dict[str, Any] = {
+SPEC_DTYPES: dict[str, Any] = {
     "float": np.float32,
     "float16": np.float16,
     "float32": np.float32,
@@ -36,55 +36,55 @@ DTYPES: dict[str, Any] = {
     "int32": np.int32,
     "int64": np.int64,
 }
-KINDS = (*DTYPES, "discrete", "multidiscrete", "multibinary")
+KINDS = (*SPEC_DTYPES, "discrete", "multidiscrete", "multibinary")
 
-GROUPS = ((750, 12, 32), (6, 24, 8), (1501, 20, 8), (40, 32, 16))
-"""Of each entity group of the reference: codes, entities, features of an entity."""
+SPEC_GROUPS = ((750, 12, 32), (6, 24, 8), (1501, 20, 8), (40, 32, 16))
+"""Codes, entities, and features per entity of each group of the reference observation."""
 
 NAMED_OBS = {
     "reference": "{"
     + ", ".join(
         f"group{i}: {{kind: discrete({codes})[{entities}], features: float[{entities},{width}]}}"
-        for i, (codes, entities, width) in enumerate(GROUPS)
+        for i, (codes, entities, width) in enumerate(SPEC_GROUPS)
     )
     + "}"
 }
 NAMED_ACT = {"reference": "discrete(128)"}
 
 MOST_VALUES = 10**8
-"""Numbers in one part of a space: more is a slip, and would fill the memory."""
+"""Most numbers in one part of a space; more is surely a typing error and would fill the memory."""
 MOST_CODES = 2**31
 DEEPEST = 20
 SHOWN = 30
-"""Characters shown before and after the place of an error."""
+"""Characters shown before and after the position of an error."""
 
 TOKEN = re.compile(
     r"\s*([A-Za-z_]\w*|[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\S|$)", re.ASCII
 )
-"""A name, a number, any other sign, or the end of the text."""
+"""A name, a number, any other character, or the end of the text."""
 
 
 def parse_space(text: object, setting: str, named: dict[str, str] | None = None) -> Space[Any]:
-    """The space that `text` spells, or names; `setting` is what an error calls it."""
+    """Return the space that `text` describes or names; errors begin with `setting`."""
     if not isinstance(text, str):
         raise BadInput(f'{setting} must be a text such as "float[4]", got {text!r}')
     return Parser(text, setting, named or {}).whole()
 
 
 class Parser:
-    """Reads a text from left to right, one sign ahead."""
+    """Recursive-descent parser; `token` is the next token, not consumed yet."""
 
     def __init__(self, text: str, setting: str, named: dict[str, str]):
         self.text, self.setting, self.named = text, setting, named
-        self.sign = ""
+        self.token = ""
         self.depth = self.start = self.end = 0
         self.advance()
 
     def whole(self) -> Space[Any]:
-        """The space, with nothing after it."""
+        """Parse the whole text as one space."""
         space = self.space()
-        if self.sign:
-            self.fail("expected the end")
+        if self.token:
+            self.fail("expected the end of the text")
         return space
 
     def space(self) -> Space[Any]:
@@ -96,7 +96,7 @@ class Parser:
         return space
 
     def one(self) -> Space[Any]:
-        kind = self.sign
+        kind = self.token
         if kind == "{":
             return self.dictionary()
         if kind == "(":
@@ -118,11 +118,11 @@ class Parser:
         parts: dict[str, Space[Any]] = {}
 
         def entry() -> None:
-            name = self.sign
+            name = self.token
             if not name.isidentifier():
                 self.fail("expected a name")
             if name in parts:
-                self.fail(f'"{name}" stands there already')
+                self.fail(f'duplicate name "{name}"')
             self.advance()
             self.expect(":")
             parts[name] = self.space()
@@ -134,15 +134,15 @@ class Parser:
         self.expect("(")
         count = self.count()
         self.expect(")")
-        if self.sign != "[":
+        if self.token != "[":
             return spaces.Discrete(count)
         return spaces.MultiDiscrete(np.full(self.shape(), count))
 
     def box(self, shape: tuple[int, ...], kind: str) -> Space[Any]:
-        dtype = np.dtype(DTYPES[kind])
+        dtype = np.dtype(SPEC_DTYPES[kind])
         real = np.issubdtype(dtype, np.floating)
         info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
-        if self.sign != "(":
+        if self.token != "(":
             low, high = (-np.inf, np.inf) if real else (info.min, info.max)
             return spaces.Box(low, high, shape, dtype.type)
         start = self.start
@@ -154,7 +154,7 @@ class Parser:
 
     def bound(self, info: Any, real: bool) -> Any:
         try:
-            value = float(self.sign) if real else int(self.sign)
+            value = float(self.token) if real else int(self.token)
             fits = int(info.min) <= value <= int(info.max)
         except ValueError:
             fits = False
@@ -173,7 +173,7 @@ class Parser:
 
     def count(self) -> int:
         try:
-            value = int(self.sign)
+            value = int(self.token)
         except ValueError:
             value = 0
         if not 1 <= value <= MOST_CODES:
@@ -182,25 +182,25 @@ class Parser:
         return value
 
     def several(self, opening: str, item: Any, closing: str) -> list[Any]:
-        """Items between two signs, with commas between them; at least one."""
+        """Parse one or more comma-separated items between two tokens."""
         self.expect(opening)
         found = [item()]
-        while self.sign == ",":
+        while self.token == ",":
             self.advance()
             found.append(item())
         self.expect(closing, " or ,")
         return found
 
-    def expect(self, sign: str, other: str = "") -> None:
-        if self.sign != sign:
-            self.fail(f"expected {sign}{other}")
+    def expect(self, token: str, other: str = "") -> None:
+        if self.token != token:
+            self.fail(f"expected {token}{other}")
         self.advance()
 
     def advance(self) -> None:
-        """On to the next sign; "" is the end of the text."""
+        """Go to the next token; "" is the end of the text."""
         match = TOKEN.match(self.text, self.end)
         assert match is not None
-        self.sign, self.start, self.end = match[1], match.start(1), match.end()
+        self.token, self.start, self.end = match[1], match.start(1), match.end()
 
     def fail(self, why: str, remedy: str = "") -> NoReturn:
         before, after = self.text[: self.start], self.text[self.start :]

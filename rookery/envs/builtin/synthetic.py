@@ -1,4 +1,4 @@
-"""Made-up data in any spaces: to measure speed with, or to learn a task of known best return."""
+"""Random data in any spaces, for speed measurements or a task whose best return is known."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rookery.envs.builtin.draws import codes as draw_codes
-from rookery.envs.builtin.draws import drawer, take
+from rookery.envs.builtin.draws import drawer, take_rows
 from rookery.envs.builtin.matching import Match
-from rookery.envs.builtin.recall import whole
 from rookery.envs.builtin.space_spec import NAMED_ACT, NAMED_OBS, parse_space
+from rookery.envs.options import is_whole
 from rookery.envs.wrappers.moments import Array
 from rookery.errors import BadInput, nearest, require
 
@@ -26,39 +26,39 @@ NAME = "rookery/Synthetic-v1"
 SMALL = "{units: {kind: discrete(16)[4], features: float[4,8]}, clock: float[1]}"
 DATA = ("generated", "synthetic")
 OVERSLEEP_S = 2e-4
-"""A sleep is cut short by this and waited out, since the system wakes a process late."""
+"""Last seconds of a sleep that are spent polling, since the system wakes a process late."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What `env.kwargs` may hold."""
+class SyntheticSettings:
+    """Settings of the synthetic environment, given in `env.kwargs`."""
 
     obs: str = SMALL
-    """Observation space in the words of space_spec.py, or "reference"."""
+    """Observation space in the syntax of space_spec.py, or "reference"."""
     act: str | None = None
-    """Action space; none: "discrete(128)" beside the obs "reference", else "discrete(4)"."""
+    """Action space; none: "discrete(128)" if obs is "reference", else "discrete(4)"."""
     data: str = "generated"
-    """Observations are "generated" anew each step, or rows of a pool: "synthetic"."""
+    """Observations: "generated" for new ones each step, "synthetic" for rows of a fixed pool."""
     pool: int = 256
     """Rows of that pool."""
     pool_seed: int = 0
-    """Seed of the pool: every process has the same one."""
+    """Seed of the pool, the same in every process."""
     length: int = 16
     """Steps of an episode."""
     task: bool = False
-    """Reward the action that the observation hides; otherwise rewards are noise."""
+    """Reward the action whose code is in the observation; otherwise rewards are noise."""
     delay: int = 0
-    """With the task: what was shown so many steps before is asked for."""
+    """With the task: the code of this many steps ago counts."""
     busy_ms: float = 0.0
-    """Milliseconds of computing that a step of all environments takes besides its own."""
+    """Milliseconds of additional computation per step of all environments."""
     sleep_ms: float = 0.0
-    """Milliseconds that a step of all environments sleeps."""
+    """Milliseconds of sleep per step of all environments."""
 
     def __post_init__(self) -> None:
         for name, least in (("pool", 1), ("pool_seed", 0), ("length", 1), ("delay", 0)):
             value = getattr(self, name)
             require(
-                whole(value, least),
+                is_whole(value, least),
                 f"env.kwargs: {name} must be a whole number >= {least}, got {value!r}",
             )
         for name in ("busy_ms", "sleep_ms"):
@@ -78,7 +78,7 @@ class Settings:
         )
         require(
             self.delay == 0 or self.task,
-            f"env.kwargs: delay={self.delay} says nothing without task=true",
+            f"env.kwargs: delay={self.delay} has no effect without task=true",
         )
         require(
             self.delay < self.length,
@@ -86,34 +86,34 @@ class Settings:
         )
 
     @classmethod
-    def of(cls, kwargs: dict[str, Any]) -> Settings:
-        """From keyword arguments; an unknown one is named."""
+    def of(cls, kwargs: dict[str, Any]) -> SyntheticSettings:
+        """Return settings from keyword arguments; raise for an unknown one."""
         known = [field.name for field in fields(cls)]
         for key in kwargs:
             if key not in known:
-                raise BadInput(f'env.kwargs: {NAME} has no "{key}".{nearest(key, known)}')
+                raise BadInput(f'env.kwargs: {NAME} has no setting "{key}".{nearest(key, known)}')
         return cls(**kwargs)
 
     def spaces(self) -> tuple[Space[Any], Space[Any]]:
-        """Of observations and of actions."""
+        """Return the observation space and the action space."""
         obs = parse_space(self.obs, "env.kwargs: obs", NAMED_OBS)
         default = "reference" if self.obs.strip() == "reference" else "discrete(4)"
-        asked = default if self.act is None else self.act
-        act = parse_space(asked, "env.kwargs: act", NAMED_ACT)
+        text = default if self.act is None else self.act
+        act = parse_space(text, "env.kwargs: act", NAMED_ACT)
         box = isinstance(act, spaces.Box) and np.issubdtype(act.dtype, np.floating)
         discrete = isinstance(act, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
         require(
             box or discrete,
             "env.kwargs: act must be discrete, multidiscrete, multibinary or a box of floats,"
-            f" got {asked!r}",
+            f" got {text!r}",
         )
         return obs, act
 
 
 class World:
-    """Lanes that go in step: what they show, what they pay, when they end."""
+    """Observations, rewards and episode ends of lanes that run in lockstep."""
 
-    def __init__(self, lanes: int, settings: Settings):
+    def __init__(self, lanes: int, settings: SyntheticSettings):
         self.lanes, self.settings = lanes, settings
         self.obs_space, self.act_space = settings.spaces()
         self.best_return = float(settings.length - settings.delay) if settings.task else 0.0
@@ -124,7 +124,7 @@ class World:
         self._draw = drawer(self.obs_space)
         self._least, self._most = action_range(self.act_space)
         self._action_shape = (lanes, *(self.act_space.shape or ()))
-        # The codes of the last observations: the oldest is the one that is asked for.
+        # The codes of the last observations; the oldest one is rewarded.
         self._shown: deque[Array] = deque(maxlen=settings.delay + 1)
         self._pool_codes: Array | None = None
         if settings.data == "synthetic":
@@ -132,13 +132,13 @@ class World:
             self.pool, self._pool_codes = self._fresh(random, settings.pool)
 
     def begin(self, random: np.random.Generator) -> Any:
-        """Start an episode in every lane; observations."""
+        """Start an episode in every lane; return the observations."""
         self.time = 0
         self._shown.clear()
         return self._observe(random)
 
     def step(self, random: np.random.Generator, actions: Any) -> tuple[Any, Array, bool]:
-        """Observations, rewards [B], and whether the episodes have ended."""
+        """Return observations, rewards [B], and True if the episodes have ended."""
         actions = np.asarray(actions)
         self._check(actions)
         if self.match is None:
@@ -146,12 +146,12 @@ class World:
         elif len(self._shown) <= self.settings.delay:
             reward = np.zeros(self.lanes)
         else:
-            reward = self.match.pay(actions, self._shown[0])
+            reward = self.match.reward(actions, self._shown[0])
         self.time += 1
         return self._observe(random), reward, self.time >= self.settings.length
 
-    def take_time(self) -> None:
-        """What a step costs besides its own work."""
+    def spend_time(self) -> None:
+        """Spend the computation and the sleep that the settings add to a step."""
         if self.settings.busy_ms:
             compute(self.settings.busy_ms / 1000)
         if self.settings.sleep_ms:
@@ -162,26 +162,26 @@ class World:
             obs, codes = self._fresh(random, self.lanes)
         else:
             self.rows = draw_codes(random, self.settings.pool, (self.lanes,))
-            obs = take(self.pool, self.rows)
+            obs = take_rows(self.pool, self.rows)
             codes = None if self._pool_codes is None else self._pool_codes[self.rows]
         if codes is not None:
             self._shown.append(codes)
         return obs
 
     def _fresh(self, random: np.random.Generator, n: int) -> tuple[Any, Array | None]:
-        """Observations [n, ...] and, with the task, their codes [n]."""
+        """Return observations [n, ...] and, with the task, their codes [n]."""
         obs = self._draw(random, n)
         return obs, None if self.match is None else self.match.hide(obs, random, n)
 
     def _check(self, actions: Array) -> None:
-        # Gymnasium's `contains` takes longer than all else that a step does with a pool.
+        # Gymnasium's `contains` would take longer than the rest of a step with a pool.
         fits = actions.shape == self._action_shape
         if not fits or not ((actions >= self._least) & (actions <= self._most)).all():
             raise ValueError(f"actions {actions.tolist()} are not all in {self.act_space}")
 
 
 def action_range(act: Space[Any]) -> tuple[Any, Any]:
-    """The least and the most that each part of an action may be."""
+    """Return the smallest and the largest value of each part of an action."""
     if isinstance(act, spaces.Box):
         return act.low, act.high
     if isinstance(act, spaces.Discrete):
@@ -190,14 +190,14 @@ def action_range(act: Space[Any]) -> tuple[Any, Any]:
 
 
 def compute(seconds: float) -> None:
-    """Burn processor time of this thread; other threads get no lock from it."""
+    """Use processor time of this thread, holding the interpreter lock."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
 
 def sleep(seconds: float) -> None:
-    """Sleep, and wake on time: the last moment is waited out, with the lock released."""
+    """Sleep and wake on time: the last moments are polled, with the interpreter lock released."""
     end = time.perf_counter() + seconds
     time.sleep(max(0.0, seconds - OVERSLEEP_S))
     while time.perf_counter() < end:
@@ -205,15 +205,15 @@ def sleep(seconds: float) -> None:
 
 
 class Synthetic(gymnasium.Env[Any, Any]):
-    """One environment; see Settings, docs/synthetic.md and SyntheticVector.
+    """A single synthetic environment; see SyntheticSettings and docs/synthetic.md.
 
-    It gives the stream of a SyntheticVector of one lane with the same seed.
+    It gives the same stream as a SyntheticVector of one lane with the same seed.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, render_mode: str | None = None, **settings: Any):
-        self.world = World(1, Settings.of(settings))
+        self.world = World(1, SyntheticSettings.of(settings))
         self.render_mode = render_mode
         self.observation_space = self.world.obs_space
         self.action_space = self.world.act_space
@@ -222,21 +222,21 @@ class Synthetic(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        return take(self.world.begin(self.np_random), 0), {}
+        return take_rows(self.world.begin(self.np_random), 0), {}
 
     def step(self, action: Any) -> Any:
-        self.world.take_time()
+        self.world.spend_time()
         obs, reward, terminated = self.world.step(self.np_random, np.asarray(action)[None])
-        return take(obs, 0), float(reward[0]), terminated, False, {}
+        return take_rows(obs, 0), float(reward[0]), terminated, False, {}
 
 
 class SyntheticVector(VectorEnv[Any, Any, Any]):
-    """Many at once, in step with each other: all lanes end an episode together.
+    """Vectorized Synthetic; all lanes end an episode together.
 
     `best_return` is the expected return of the best policy (0 where rewards are noise). With
     data="synthetic", `pool` is the tree of arrays [P, ...] that observations are taken from, and
-    `rows` (int64 [B]) tells which rows of it the last `reset` or `step` returned; otherwise both
-    are None. Arrays that were handed out are never written to again.
+    `rows` (int64 [B]) are the rows of it that the last `reset` or `step` returned; otherwise both
+    are None. Returned arrays are never overwritten.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -251,7 +251,7 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         **settings: Any,
     ):
-        self.world = World(num_envs, Settings.of(settings))
+        self.world = World(num_envs, SyntheticSettings.of(settings))
         self.num_envs, self.render_mode = num_envs, render_mode
         self.max_episode_steps = max_episode_steps
         self.single_observation_space = self.world.obs_space
@@ -264,7 +264,7 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
 
     @property
     def rows(self) -> Array | None:
-        """Rows of the pool that the last observations are, [B]."""
+        """Rows of the pool in the last observations, [B]."""
         return self.world.rows
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -273,7 +273,7 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
         return self.world.begin(self.np_random), {}
 
     def step(self, actions: Any) -> Any:
-        self.world.take_time()
+        self.world.spend_time()
         terminated = truncated = False
         if self._resetting:
             obs, reward = self.world.begin(self.np_random), np.zeros(self.num_envs)
@@ -284,13 +284,3 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
         self._resetting = terminated or truncated
         flags = np.full(self.num_envs, terminated), np.full(self.num_envs, truncated)
         return obs, reward, *flags, {}
-
-
-def register() -> None:
-    """Make the environment known to Gymnasium, once."""
-    if NAME not in gymnasium.registry:
-        gymnasium.register(
-            NAME,
-            entry_point="rookery.envs.builtin.synthetic:Synthetic",
-            vector_entry_point="rookery.envs.builtin.synthetic:SyntheticVector",
-        )

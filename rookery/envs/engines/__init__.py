@@ -1,1 +1,1 @@
-"""Engines that step the copies of an environment."""
+"""Engines: the vector environments that step the copies of an environment."""

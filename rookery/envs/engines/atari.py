@@ -1,4 +1,4 @@
-"""Atari: what a game's name implies, and the ALE's own vector environment."""
+"""Atari: names of games, their default options, and the ALE's vector environment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.options import EnvOptions
 from rookery.errors import BadInput, missing_extra, require
 
-MAX_FRAMES = 108_000
-"""Half an hour of play, after which a game is truncated."""
+MAX_EPISODE_FRAMES = 108_000
+"""Frames after which a game is truncated: half an hour of play."""
 TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
-NAME = re.compile(
+ATARI_NAME = re.compile(
     r"(?P<space>ALE/)?(?P<game>\w+?)(?P<kind>NoFrameskip|Deterministic)?(-v(?P<version>[045]))?"
 )
-TAKEN = {
+OWN_OPTIONS = {
     "frameskip": "frame_skip",
     "stack_num": "frame_stack",
     "img_height": "resize",
@@ -35,35 +35,36 @@ TAKEN = {
     "life_loss_info": "one_life",
     "reward_clipping": "clip_reward",
 }
-"""Arguments of the ALE that are options of their own here."""
+"""Arguments of the ALE that are set through options of ours, by the name of the option."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """What the name of an Atari environment says."""
+    """ROM and defaults in the name of an Atari environment."""
 
     rom: str
     sticky: float
+    """Probability per frame that the previous action repeats."""
     frame_skip: int | None
-    """None: a random number of frames, which is not run here."""
+    """None: a random number of frames, which is not supported."""
 
 
 @functools.lru_cache
 def games() -> dict[str, str]:
-    """ROM by CamelCase name, of all games for one player."""
+    """Return the ROMs of all one-player games by their CamelCase names."""
     singles = (rom for rom in sorted(roms.get_all_rom_ids()) if rom not in TWO_PLAYERS)
     return {rom.title().replace("_", ""): rom for rom in singles}
 
 
-def parse(name: str) -> Game | None:
-    """The game a name stands for, or None if it is not an Atari name.
+def parse_game(name: str) -> Game | None:
+    """Return the game that `name` means, or None if it is not an Atari name.
 
     `ALE/Pong-v5` has sticky actions (0.25). `PongNoFrameskip-v4`, `PongDeterministic-v4` and the
-    plain `Pong` have none; their `-v0` has. All act every 4 frames: "NoFrameskip" says that the
-    emulator skips none, and the preprocessing that goes with it skips 4. `Pong-v4` and `Pong-v0`
-    skip 2 to 4 at random.
+    plain `Pong` have none; their `-v0` has. All act every 4 frames: "NoFrameskip" means that the
+    emulator skips none, and the usual preprocessing skips 4. `Pong-v4` and `Pong-v0` skip 2 to 4
+    at random.
     """
-    match = NAME.fullmatch(name)
+    match = ATARI_NAME.fullmatch(name)
     if match is None:
         return None
     space, game, kind, _, version = match.groups()
@@ -78,25 +79,25 @@ def parse(name: str) -> Game | None:
 
 
 def game_of(name: str) -> Game | None:
-    """The Atari game that a name stands for, run by the ALE or by EnvPool, or None."""
+    """Return the Atari game that `name` means, for the ALE or EnvPool, or None."""
     module, _, plain = name.rpartition(":")
-    # EnvPool's name for ALE/Pong-v5 is Pong-v5.
-    return parse(plain) or (parse(f"ALE/{plain}") if module == "envpool" else None)
+    # EnvPool calls ALE/Pong-v5 just Pong-v5.
+    return parse_game(plain) or (parse_game(f"ALE/{plain}") if module == "envpool" else None)
 
 
 def plays_atari(name: str) -> bool:
-    """Whether a name stands for an Atari game."""
+    """True if `name` means an Atari game."""
     return game_of(name) is not None
 
 
-def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
-    """`options` with every None filled in for this game."""
+def atari_options(name: str, game: Game, options: EnvOptions) -> EnvOptions:
+    """Return `options` with every None replaced by the default for this game."""
     skip = game.frame_skip if options.frame_skip is None else options.frame_skip
     if skip is None:
         plain = name.rsplit("-", 1)
         raise BadInput(
             f'envs: "{name}" skips 2 to 4 frames at random, which is not supported: '
-            f'use "{plain[0]}NoFrameskip-{plain[1]}", or set env.frame_skip'
+            f'use "{plain[0]}NoFrameskip-{plain[1]}" or set env.frame_skip'
         )
 
     def given(value: Any, default: Any) -> Any:
@@ -115,14 +116,17 @@ def resolved(name: str, game: Game, options: EnvOptions) -> EnvOptions:
 
 
 def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> Any:
-    """The ALE's vector environment: raw rewards, whole games, options already resolved.
+    """Return the ALE's vector environment with raw rewards and whole games; `options` are resolved.
 
-    Observations are single frames, [1, H, W] or in colour [1, H, W, 3].
+    Observations are single frames, [1, H, W], or [1, H, W, 3] in colour.
     """
-    require_free(options.kwargs)
+    check_ale_kwargs(options.kwargs)
     assert options.resize is not None
+    skip = options.frame_skip or 1
+    # The ALE does not count the no-ops at reset as frames of the episode.
+    frames = options.time_limit * skip if options.time_limit else MAX_EPISODE_FRAMES
     kwargs: dict[str, Any] = {
-        "max_num_frames_per_episode": frame_cap(options),
+        "max_num_frames_per_episode": frames,
         "use_fire_reset": False,
         **options.kwargs,
     }
@@ -136,7 +140,7 @@ def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> 
             img_width=options.resize[1],
             grayscale=bool(options.grey),
             stack_num=1,
-            frameskip=options.frame_skip or 1,
+            frameskip=skip,
             noop_max=options.noops or 0,
             autoreset_mode=AutoresetMode.NEXT_STEP,
             reward_clipping=False,
@@ -144,33 +148,29 @@ def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> 
             **kwargs,
         )
     except TypeError as error:
-        raise BadInput(f"env.kwargs do not suit the ALE: {error}") from error
-    # The class shares one metadata dict between all its instances.
+        raise BadInput(f"env.kwargs: the ALE does not accept them: {error}") from error
+    # A copy, since all instances of the class share one metadata dict.
     env.metadata = dict(env.metadata)
     env.engine = "ale"  # type: ignore[attr-defined]
     return env
 
 
-def frame_cap(options: EnvOptions) -> int:
-    """Frames until truncation; the ALE does not count the no-ops at reset."""
-    if options.time_limit is None:
-        return MAX_FRAMES
-    return options.time_limit * (options.frame_skip or 1)
-
-
-def require_free(kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that an option of ours already sets."""
+def check_ale_kwargs(kwargs: dict[str, Any]) -> None:
+    """Raise if env.kwargs contain an argument that an option of ours sets."""
     for key in kwargs:
-        if key in TAKEN:
-            raise BadInput(f"env.kwargs may not set {key!r}: set env.{TAKEN[key]}")
-        require(key != "autoreset_mode", "env.kwargs may not set 'autoreset_mode': it is NEXT_STEP")
+        if key in OWN_OPTIONS:
+            raise BadInput(f"env.kwargs may not set {key!r}: set env.{OWN_OPTIONS[key]}")
+        require(
+            key != "autoreset_mode",
+            "env.kwargs may not set 'autoreset_mode': it must stay NEXT_STEP; remove it",
+        )
 
 
 def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> Any:
-    """One game that can be drawn, its frames preprocessed as the vector environment does it."""
-    require_free(options.kwargs)
+    """Return one game that can be rendered, preprocessed like the vector environment."""
+    check_ale_kwargs(options.kwargs)
     assert options.resize is not None
-    kwargs = {"max_num_frames_per_episode": MAX_FRAMES, **options.kwargs}
+    kwargs = {"max_num_frames_per_episode": MAX_EPISODE_FRAMES, **options.kwargs}
     env: gymnasium.Env[Any, Any] = AtariEnv(
         game.rom,
         frameskip=1,
@@ -193,7 +193,7 @@ def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> An
 
 
 def human_normalized(name: str, score: float) -> float | None:
-    """0 where random play scores, 1 where a human does; None for a game without a human score."""
+    """Return (score - random) / (human - random); None for a game without a human score."""
     game = game_of(name)
     if game is None or game.rom not in HUMAN_SCORES:
         return None

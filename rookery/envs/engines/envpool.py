@@ -1,4 +1,4 @@
-"""EnvPool's environments as a Gymnasium vector environment."""
+"""EnvPool's environments as Gymnasium vector environments."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rookery.envs.options import EnvOptions
 from rookery.envs.wrappers.episodes import Reset, Step
 from rookery.errors import BadInput, missing_extra, nearest, require
 
-PREFIX = "envpool:"
+ENVPOOL_PREFIX = "envpool:"
 STACKING = ("stack_num", "frame_stack")
-"""EnvPool's own words for what FrameStack does here."""
+"""EnvPool's settings for frame stacking, which FrameStack does here."""
 MAX_SEED = 2**31
 
 
 class EnvPool(VectorEnv[Any, Any, Any]):
-    """EnvPool resets on the step after an episode's end, as NEXT_STEP asks.
+    """EnvPool as a VectorEnv; it resets on the step after an episode's end, as NEXT_STEP requires.
 
-    Its seed is fixed when it is made, so `reset(seed=...)` makes it anew. Where an episode
-    terminates on the very step of its time limit, EnvPool reports the truncation only.
+    EnvPool's seed is fixed at construction, so `reset(seed=...)` constructs it again. If an
+    episode terminates on the step of its time limit, EnvPool reports only the truncation.
     """
 
     engine = "envpool"
@@ -47,18 +47,18 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         self._action_dtype = np.int32 if discrete else self.single_action_space.dtype
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begin anew, from `seed` if there is one."""
+        """Reset all environments, with new random generators if `seed` is given."""
         if seed is not None:
             self._pool.close()
             self._pool = self._make(seed % MAX_SEED)
         return self._pool.reset()
 
     def step(self, actions: Any) -> Step:
-        """One step of all environments."""
+        """Step all environments."""
         return self._pool.step(np.asarray(actions, self._action_dtype))
 
     def render(self) -> Any:
-        """Frames of all environments, where EnvPool draws."""
+        """Return frames of all environments that EnvPool can render."""
         return self._pool.render()
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -68,9 +68,9 @@ class EnvPool(VectorEnv[Any, Any, Any]):
     def _make(self, seed: int) -> Any:
         import envpool
 
-        with quiet():
+        with no_warnings():
             made = envpool.make(self._name, env_type="gymnasium", seed=seed, **self._settings)
-            # Built when first read, and warned of then.
+            # The spaces are built, with warnings, on first access.
             _ = made.observation_space, made.action_space
         return made
 
@@ -78,7 +78,7 @@ class EnvPool(VectorEnv[Any, Any, Any]):
 def make_pool(
     full_name: str, options: EnvOptions, num_envs: int, threads: int, render_mode: str | None
 ) -> EnvPool:
-    """The environment behind "envpool:NAME"."""
+    """Return the environment named "envpool:NAME"."""
     config = config_of(full_name)
     chosen = {**settings(full_name, options, config), **options.kwargs}
     for key in options.kwargs:
@@ -90,11 +90,11 @@ def make_pool(
             )
     if render_mode is not None:
         chosen["render_mode"] = render_mode
-    return EnvPool(full_name.removeprefix(PREFIX), num_envs, threads, chosen)
+    return EnvPool(full_name.removeprefix(ENVPOOL_PREFIX), num_envs, threads, chosen)
 
 
 def config_of(full_name: str) -> dict[str, Any]:
-    """EnvPool's settings for "envpool:NAME" and their defaults."""
+    """Return EnvPool's settings for "envpool:NAME" and their defaults."""
     if importlib.util.find_spec("envpool") is None:
         raise missing_extra(full_name, "envpool")
     return _config(full_name)
@@ -104,16 +104,16 @@ def config_of(full_name: str) -> dict[str, Any]:
 def _config(full_name: str) -> dict[str, Any]:
     import envpool
 
-    name = full_name.removeprefix(PREFIX)
+    name = full_name.removeprefix(ENVPOOL_PREFIX)
     known = envpool.list_all_envs()
     if name not in known:
-        raise BadInput(f'envs: "{full_name}" is not in EnvPool.{nearest(name, known)}')
-    with quiet():
+        raise BadInput(f'envs: EnvPool has no "{name}".{nearest(name, known)}')
+    with no_warnings():
         return dict(envpool.make_spec(name).config._asdict())
 
 
-def resolved(full_name: str, options: EnvOptions) -> EnvOptions:
-    """`options` with the stack EnvPool has by default, and Atari's clipping, where not given."""
+def pool_options(full_name: str, options: EnvOptions) -> EnvOptions:
+    """Return `options` with None replaced by EnvPool's default stack and Atari's clipping."""
     config = config_of(full_name)
     stack, clip = options.frame_stack, options.clip_reward
     return replace(
@@ -124,7 +124,7 @@ def resolved(full_name: str, options: EnvOptions) -> EnvOptions:
 
 
 def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """EnvPool's words for our options; one it does not have is refused."""
+    """Return our options as EnvPool's settings; raise for one that EnvPool does not have."""
     height, width = options.resize or (None, None)
     wanted = {
         "frame_skip": ("frame_skip", options.frame_skip),
@@ -145,21 +145,21 @@ def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str
     if "stack_num" in config:
         chosen["stack_num"] = 1
     if is_atari(config):
-        # EnvPool draws from 1 to noop_max, and 0 crashes the process.
+        # EnvPool draws the number from 1 to noop_max; a noop_max of 0 crashes the process.
         require(options.noops != 0, f'env.noops must be >= 1 for "{name}", got 0')
-        # As in the ALE's own: no fire at reset; lives and clipping are this library's work.
+        # As for the ALE: no fire at reset; our wrappers handle lives and clipping.
         chosen |= {"use_fire_reset": False, "episodic_life": False, "reward_clip": False}
     return chosen
 
 
 def is_atari(config: dict[str, Any]) -> bool:
-    """Whether EnvPool's settings are those of an Atari game."""
+    """True if EnvPool's settings are those of an Atari game."""
     return "zero_discount_on_life_loss" in config
 
 
 @contextlib.contextmanager
-def quiet() -> Any:
-    """EnvPool builds its Boxes from float64 bounds, and Gymnasium warns of each."""
+def no_warnings() -> Any:
+    """Suppress Gymnasium's warnings about EnvPool's Boxes, whose bounds are float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""K single environments stepped one after the other."""
+"""A vector environment that steps single environments one after the other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from gymnasium import Env, Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
-from rookery.envs.spaces import at, check_supported, dotted, leaves
+from rookery.envs.spaces import check_supported, dotted, part_at, space_leaves
 from rookery.envs.wrappers.episodes import Reset, Step
 from rookery.envs.wrappers.moments import Array
-from rookery.errors import EnvironmentFailure, require
+from rookery.errors import RunFailed, require
 
 Write = Callable[[int, Any], None]
+"""Function that writes the observation of environment i into a buffer."""
 
 
 class ForLoop(VectorEnv[Any, Any, Any]):
-    """Gives the same stream as Gymnasium's SyncVectorEnv, sooner, and checks what it is given.
+    """Like Gymnasium's SyncVectorEnv, but faster, and it checks shapes and dtypes.
 
-    The observation returned is one buffer, overwritten by the next step.
+    The returned observation is one buffer, overwritten by the next step.
     """
 
     engine = "for-loop"
@@ -36,7 +37,13 @@ class ForLoop(VectorEnv[Any, Any, Any]):
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
         check_supported(name, first.observation_space, first.action_space)
-        self._refuse_differing_spaces(name)
+        for env in self.envs[1:]:
+            require(
+                env.observation_space == first.observation_space
+                and env.action_space == first.action_space,
+                f'envs: copies of "{name}" must have equal spaces, got observation spaces '
+                f"{env.observation_space} and {first.observation_space}",
+            )
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self._obs: Any = create_empty_array(first.observation_space, self.num_envs, np.zeros)
@@ -50,7 +57,7 @@ class ForLoop(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> Reset:
-        """Environment i starts from `seed + i`; a sequence gives each its own."""
+        """Reset all environments; i is seeded with `seed + i`, or with entry i of a sequence."""
         seeds: Sequence[int | None] = (
             [None if seed is None else seed + i for i in range(self.num_envs)]
             if seed is None or isinstance(seed, (int, np.integer))
@@ -88,7 +95,7 @@ class ForLoop(VectorEnv[Any, Any, Any]):
         return self._obs, rewards, terminations, truncations, infos
 
     def render(self) -> tuple[Any, ...]:
-        """One frame an environment."""
+        """Return one frame per environment."""
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -97,23 +104,15 @@ class ForLoop(VectorEnv[Any, Any, Any]):
             env.close()
 
     def _split(self, actions: Any) -> Any:
-        # Arrays of arrays iterate by themselves; `iterate` keeps discrete ones NumPy integers.
+        # Box actions iterate by row; for discrete ones `iterate` gives NumPy integers.
         return actions if self._plain else iterate(self.action_space, actions)
-
-    def _refuse_differing_spaces(self, name: str) -> None:
-        for env in self.envs[1:]:
-            require(
-                env.observation_space == self.single_observation_space
-                and env.action_space == self.single_action_space,
-                f'envs: copies of "{name}" differ in their spaces: '
-                f"{env.observation_space} and {self.single_observation_space}",
-            )
 
 
 def writer(space: Space[Any], buffer: Any) -> Write:
-    """What puts the observation of environment i into its row of a nested `buffer`."""
+    """Return the function that writes an observation into row i of a nested `buffer`."""
     parts = [
-        (path, leaf_writer(leaf, at(buffer, path), dotted(path))) for path, leaf in leaves(space)
+        (path, leaf_writer(leaf, part_at(buffer, path), dotted(path)))
+        for path, leaf in space_leaves(space)
     ]
     if len(parts) == 1 and not parts[0][0]:
         return parts[0][1]
@@ -121,18 +120,17 @@ def writer(space: Space[Any], buffer: Any) -> Write:
     def write(i: int, obs: Any) -> None:
         for path, put in parts:
             try:
-                value = at(obs, path)
+                value = part_at(obs, path)
             except (KeyError, IndexError, TypeError):
-                raise EnvironmentFailure(
-                    f'returned an observation without "{dotted(path)}"'
-                ) from None
+                raise RunFailed(f'returned an observation without "{dotted(path)}"') from None
             put(i, value)
 
     return write
 
 
 def leaf_writer(leaf: Space[Any], buffer: Array, where: str) -> Write:
-    """Puts one array into its row, or says why it does not fit: its shape, or its kind."""
+    """Return the function that writes one array into row i of `buffer`; it raises if shape or
+    dtype do not fit the space."""
     shape, dtype = buffer.shape[1:], buffer.dtype
     place = f' at "{where}"' if where else ""
 
@@ -140,11 +138,11 @@ def leaf_writer(leaf: Space[Any], buffer: Array, where: str) -> Write:
         if not isinstance(value, np.ndarray):
             value = np.asarray(value)
         if value.shape != shape:
-            raise EnvironmentFailure(
+            raise RunFailed(
                 f"returned an observation of shape {value.shape}{place}, its space has {shape}"
             )
         if value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind"):
-            raise EnvironmentFailure(
+            raise RunFailed(
                 f"returned an observation of dtype {value.dtype}{place}, its space has {dtype}"
             )
         buffer[i] = value

@@ -1,4 +1,4 @@
-"""Single environments: today's API around yesterday's, and preprocessing one at a time."""
+"""Single environments: an adapter for the old Gym API, and preprocessing."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 from gymnasium import Env, Wrapper, spaces, wrappers
 
 from rookery.envs.options import EnvOptions
-from rookery.envs.spaces import modern_space
+from rookery.envs.spaces import gymnasium_space
 from rookery.envs.wrappers.episodes import no_op
 from rookery.errors import BadInput, missing_extra
 
 
-class Modern(Env[Any, Any]):
-    """Any object with spaces, `reset` and `step`, in Gymnasium's API.
+class GymnasiumAdapter(Env[Any, Any]):
+    """Adapter from any object with spaces, `reset` and `step` to Gymnasium's API.
 
-    Four values from `step` are the old API: `done` is a truncation where the info says
-    "TimeLimit.truncated". A `reset` that returns the observation alone, or takes no seed, is
-    seen to as well.
+    Four values from `step` are the old API: `done` is a truncation if info contains
+    "TimeLimit.truncated". A `reset` that returns only the observation, or takes no seed, also
+    works.
     """
 
     def __init__(self, env: Any):
         self.env = env
-        self.observation_space = modern_space(env.observation_space)
-        self.action_space = modern_space(env.action_space)
+        self.observation_space = gymnasium_space(env.observation_space)
+        self.action_space = gymnasium_space(env.action_space)
         self.metadata = getattr(env, "metadata", None) or {}
         self.render_mode = getattr(env, "render_mode", None)
         self.spec = getattr(env, "spec", None) if isinstance(env, Env) else None
-        self._takes = accepted(env, ("seed", "options"))
+        self._takes = accepted_keywords(env, ("seed", "options"))
 
     @property
     def unwrapped(self) -> Any:
@@ -63,10 +63,10 @@ class Modern(Env[Any, Any]):
             self.env.close()
 
 
-def accepted(env: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `names` that the environment's `reset` takes as keywords, through all that wraps it.
+def accepted_keywords(env: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of `names` that `reset` takes as keywords, also inside wrappers.
 
-    Wrappers of the old Gym hand on any keyword, whether or not what they wrap takes it.
+    Wrappers of old Gym pass any keyword on, even if the wrapped `reset` does not take it.
     """
     try:
         parameters = inspect.signature(env.reset).parameters
@@ -76,15 +76,15 @@ def accepted(env: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return named
     inner = getattr(env, "env", None)
-    # Gymnasium's environments take both by contract; one may keep a simulator as its `env`.
+    # Gymnasium's environments must take both; their `env` may be a simulator instead.
     if isinstance(env, Env) or not hasattr(inner, "reset"):
         return names
-    handed_on = accepted(inner, names)
-    return tuple(name for name in names if name in named or name in handed_on)
+    passed_on = accepted_keywords(inner, names)
+    return tuple(name for name in names if name in named or name in passed_on)
 
 
 class FrameSkip(Wrapper[Any, Any, Any, Any]):
-    """Plays each action N times, sums the rewards, and stops where the episode does."""
+    """Repeats each action N times, or until the episode ends, and sums the rewards."""
 
     def __init__(self, env: Env[Any, Any], frames: int):
         super().__init__(env)
@@ -101,7 +101,7 @@ class FrameSkip(Wrapper[Any, Any, Any, Any]):
 
 
 class RandomNoops(Wrapper[Any, Any, Any, Any]):
-    """Starts an episode with 1 to N no-ops; an episode that they end starts over."""
+    """Starts an episode with 1 to N no-ops; if they end it, it is reset."""
 
     def __init__(self, env: Env[Any, Any], most: int):
         super().__init__(env)
@@ -118,7 +118,7 @@ class RandomNoops(Wrapper[Any, Any, Any, Any]):
 
 
 def wraps_single(options: EnvOptions) -> bool:
-    """Whether an option asks for preprocessing that is done one environment at a time."""
+    """True if an option needs preprocessing that works on single environments only."""
     return bool(
         (options.frame_skip or 1) > 1
         or options.resize
@@ -129,7 +129,8 @@ def wraps_single(options: EnvOptions) -> bool:
 
 
 def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
-    """`env` with what the options ask of one frame; images stay [H, W, C], grey ones [1, H, W]."""
+    """Return `env` with the preprocessing of single frames; colour images stay [H, W, C], grey
+    ones become [1, H, W]."""
     if options.sticky:
         env = wrappers.StickyAction(env, options.sticky)
     if options.noops:
@@ -152,7 +153,7 @@ def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, A
 
 
 def refuse_non_image(name: str, env: Env[Any, Any]) -> None:
-    """Grey and resize are for [H, W, 3] images of bytes."""
+    """Raise unless observations are uint8 images [H, W, 3]."""
     space = env.observation_space
     image = (
         isinstance(space, spaces.Box)
@@ -162,14 +163,15 @@ def refuse_non_image(name: str, env: Env[Any, Any]) -> None:
     )
     if not image:
         raise BadInput(
-            f'env.grey and env.resize need uint8 images [H, W, 3], and "{name}" observes {space}'
+            f'env.grey and env.resize need uint8 images [H, W, 3], and "{name}" has {space}: '
+            "remove them"
         )
 
 
 def refuse_without_noop(name: str, env: Env[Any, Any]) -> None:
-    """Random no-ops need an action that does nothing: the first if it is called NOOP, or 0.0."""
+    """Raise unless some action does nothing: zeros in a Box, or a first action called NOOP."""
     if isinstance(env.action_space, spaces.Box):
         return
     meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
     if not meanings or meanings[0] != "NOOP":
-        raise BadInput(f'env.noops needs a no-op action, and "{name}" names none: set env.noops=0')
+        raise BadInput(f'env.noops needs a no-op action, and "{name}" has none: set env.noops=0')

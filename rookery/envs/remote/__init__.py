@@ -1,1 +1,1 @@
-"""Environments behind a socket: "tcp://host:port", or several as "tcp://a:1,tcp://b:2"."""
+"""Environments that servers run: "tcp://host:port", or several as "tcp://a:1,tcp://b:2"."""

@@ -1,4 +1,4 @@
-"""One session with one server: requests, replies, time-outs."""
+"""One session with one server: requests, replies and time-outs."""
 
 from __future__ import annotations
 
@@ -7,86 +7,92 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from rookery_server.wire import PROTOCOL, Header, Message, Refused, decode, encode
+from rookery_server.messages import PROTOCOL, Header, Message, Refused, decode, encode
 
 from rookery.envs.options import RemoteOptions
-from rookery.envs.remote.transport import LOOK_MS, Wire, wire
-from rookery.errors import EnvironmentFailure
+from rookery.envs.remote.transport import POLL_MS, ServerConnection
+from rookery.errors import RunFailed
 
 RECONNECT_S = 2.0
-"""How long a connection that broke may take to be back before its server counts as lost."""
+"""How long a broken connection may take to be restored before its server counts as lost."""
 CLOSE_MS = 1_000
 
 
-class Lost(Exception):
-    """A server does not answer, or does not know this session any more."""
+class ServerLost(Exception):
+    """A server that does not answer, or that does not know this session any more."""
 
 
-class NoRoom(Exception):
-    """A server has no room for as many environments as it was asked for."""
+class ServerFull(Exception):
+    """A server without room for as many environments as were requested."""
 
 
-class Link:
-    """A session: at most one request under way, said once more where its connection broke."""
+class RemoteSession:
+    """A client's side of a session, with at most one request under way.
 
-    def __init__(self, address: str, options: RemoteOptions, wishes: Header):
+    `parameters` are sent with every hello: how many environments, which infos, whether to render.
+    """
+
+    def __init__(self, address: str, options: RemoteOptions, parameters: Header):
         self.address = address
         self.options = options
-        self.wishes = {**wishes, "protocol": PROTOCOL, "wait": options.wait_s}
-        self.wire: Wire | None = None
+        self.parameters = {**parameters, "protocol": PROTOCOL, "wait": options.wait_s}
+        self.connection: ServerConnection | None = None
         self.token = b""
 
     def hello(self) -> None:
-        """Begin a session over a new connection; one that there was before is given up."""
+        """Request a new session over a new connection, in place of the one before, if any."""
         replaces = {"replaces": self.token} if self.token else {}
-        if self.wire is not None:
-            self.wire.close()
-        self.wire = wire(self.address, self.options.keys)
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = ServerConnection(self.address, self.options.keys)
         self.token = os.urandom(16)
         self.seq = -1
-        self.send("hello", {**self.wishes, **replaces})
+        self.send("hello", {**self.parameters, **replaces})
 
     def send(
         self, op: str, header: Header | None = None, arrays: Sequence[np.ndarray] = ()
     ) -> None:
-        """Send the next request; its reply is to be awaited before another."""
-        assert self.wire is not None
+        """Send the next request; its reply must be received before another is sent."""
+        assert self.connection is not None
         self.seq += 1
         header = {"op": op, "session": self.token, "seq": self.seq, **(header or {})}
-        self.wire.send(encode(header, arrays))
+        self.connection.send(encode(header, arrays))
 
-    def receive(self, patience_s: float = RECONNECT_S, more_s: float = 0.0) -> Message:
-        """The reply, if it comes in time (and `more_s`); `patience_s` is how long to do without a
-        connection."""
-        assert self.wire is not None
-        within = self.options.timeout_s + more_s
+    def receive(self, reconnect_s: float = RECONNECT_S, extra_s: float = 0.0) -> Message:
+        """Return the reply to the last request.
+
+        Raises `ServerLost` if it takes longer than `env.remote.timeout_s` + `extra_s`, or if there
+        is no connection for `reconnect_s`.
+        """
+        assert self.connection is not None
+        within = self.options.timeout_s + extra_s
         deadline = time.monotonic() + within
         while True:
-            if (reply := self.take(LOOK_MS)) is not None:
+            if (reply := self.receive_within(POLL_MS)) is not None:
                 return reply
-            self.wire.look()
+            self.connection.update_state()
             now = time.monotonic()
-            if not self.wire.connected and now - self.wire.down_since > patience_s:
-                raise Lost("cannot be reached")
+            if not self.connection.connected and now - self.connection.down_since > reconnect_s:
+                raise ServerLost("cannot be reached")
             if now > deadline:
-                raise Lost(f"has not answered for {within:g} s (env.remote.timeout_s)")
+                raise ServerLost(f"has not answered for {within:g} s (env.remote.timeout_s)")
 
-    def look(self) -> Message | None:
-        """The reply if it is there; nothing is waited for."""
-        assert self.wire is not None
-        self.wire.look()
-        return self.take(0)
+    def poll(self) -> Message | None:
+        """Return the reply to the last request if it has come, without waiting."""
+        assert self.connection is not None
+        self.connection.update_state()
+        return self.receive_within(0)
 
-    def take(self, wait_ms: int) -> Message | None:
-        """The reply if it comes in time; None otherwise, or for the reply to an older request."""
-        assert self.wire is not None
-        frames = self.wire.receive(wait_ms)
+    def receive_within(self, wait_ms: int) -> Message | None:
+        """Return the reply if it comes in time; None if not, or if an older request's came."""
+        assert self.connection is not None
+        frames = self.connection.receive(wait_ms)
         if frames is None:
             return None
         try:
             message = decode(frames)
         except Refused as refusal:
-            raise self.failure(f"sent what is no message: {refusal}") from None
+            raise self.failure(f"sent a malformed message: {refusal}") from None
         header = message.header
         if header.get("session") != self.token or header.get("seq") != self.seq:
             return None
@@ -95,22 +101,24 @@ class Link:
         return message
 
     def close(self) -> None:
-        """End the session, if the server is there to hear it."""
-        if self.wire is not None:
-            self.wire.look()
-            if self.wire.connected:
+        """End the session, if the server is there to be told."""
+        if self.connection is not None:
+            self.connection.update_state()
+            if self.connection.connected:
                 self.send("close")
-                self.wire.receive(CLOSE_MS)
-            self.wire.close()
-            self.wire = None
+                self.connection.receive(CLOSE_MS)
+            self.connection.close()
+            self.connection = None
 
-    def failure(self, text: str) -> EnvironmentFailure:
-        """What the server did that it must not."""
-        return EnvironmentFailure(f"failed: the server {self.address} {text}")
+    def failure(self, text: str) -> RunFailed:
+        """Return the error for a server that broke the protocol or whose environment failed."""
+        return RunFailed(f"failed: the server {self.address} {text}")
 
     def _error(self, kind: str, text: str) -> Exception:
         if kind == "session":
-            return Lost("does not know this session any more")
+            return ServerLost("does not know this session any more")
         if kind == "room":
-            return NoRoom(f"has no room for {self.wishes['envs']} more environments: {text}")
+            return ServerFull(
+                f"has no room for {self.parameters['envs']} more environments: {text}"
+            )
         return self.failure(f"answered with an error ({kind}): {text}")

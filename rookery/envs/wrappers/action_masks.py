@@ -1,4 +1,4 @@
-"""Legal actions that an environment tells beside its observations, put into them."""
+"""A wrapper that moves the mask of legal actions from info into the observation."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.wrappers.episodes import Layer, Reset, Step
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
 from rookery.envs.wrappers.moments import Array
 from rookery.errors import BadInput, require
 
 KEY = "action_mask"
 
 
-def tells_legal(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether observations have a mask of legal actions."""
+def has_action_mask(env: VectorEnv[Any, Any, Any]) -> bool:
+    """True if observations contain a mask of legal actions."""
     space = env.single_observation_space
     return isinstance(space, spaces.Dict) and KEY in space.spaces
 
 
-class LegalActions(Layer):
-    """Observations {"obs": ..., "action_mask": [A]}, the mask taken from info; one that is a Dict
-    already gets a part more."""
+class ActionMaskWrapper(BaseWrapper):
+    """Observations {"obs": ..., "action_mask": [A]} with the mask from info; a Dict observation
+    gets the mask as a further key."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         super().__init__(env)
-        seen, action = env.single_observation_space, env.single_action_space
+        obs, action = env.single_observation_space, env.single_action_space
         if not isinstance(action, spaces.Discrete):
             raise BadInput(
-                f"env.action_mask needs a Discrete action space, and this one is {action}"
+                f"env.action_mask needs a Discrete action space, got {action}; set it to false"
             )
-        self._nested = isinstance(seen, spaces.Dict)
-        parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"obs": seen}
+        self._nested = isinstance(obs, spaces.Dict)
+        parts = dict(obs.spaces) if isinstance(obs, spaces.Dict) else {"obs": obs}
         require(
-            not tells_legal(env),
-            f'env.action_mask: the observation has a part "{KEY}" already; leave the option out',
+            not has_action_mask(env),
+            f'env.action_mask: the observation already has the key "{KEY}"; remove the option',
         )
         self._count = int(action.n)
         self.single_observation_space = spaces.Dict({**parts, KEY: spaces.MultiBinary(self._count)})
@@ -55,13 +55,13 @@ class LegalActions(Layer):
         return {**(obs if self._nested else {"obs": obs}), KEY: self._mask(info)}
 
     def _mask(self, info: dict[str, Any]) -> Array:
-        """The masks of all lanes, [B, A]."""
+        """Return the masks of all lanes, [B, A]."""
         mask = np.asarray(info.get(KEY, ()))
-        silent = np.flatnonzero(~np.broadcast_to(info.get(f"_{KEY}", True), self.num_envs))
-        if mask.shape != (self.num_envs, self._count) or len(silent):
-            told = f"environment {silent[0]} told none" if len(silent) else f"got {mask.shape}"
+        missing = np.flatnonzero(~np.broadcast_to(info.get(f"_{KEY}", True), self.num_envs))
+        if mask.shape != (self.num_envs, self._count) or len(missing):
+            got = f"none from environment {missing[0]}" if len(missing) else f"shape {mask.shape}"
             raise BadInput(
                 f'env.action_mask needs info["{KEY}"] at every reset and step, {self._count}'
-                f" numbers of each of {self.num_envs} environments; {told}"
+                f" numbers for each of {self.num_envs} environments; got {got}"
             )
         return (mask != 0).astype(np.int8)

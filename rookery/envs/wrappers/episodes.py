@@ -1,7 +1,8 @@
-"""Vector wrappers about episodes: what they scored, what ends them, what they pay."""
+"""Vector wrappers for episodes: their scores, lost lives, and clipped rewards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,9 @@ Reset = tuple[Any, dict[str, Any]]
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
-class Layer(VectorWrapper[Any, Any, Any, Any, Any]):
-    """A vector wrapper that knows which lanes are about to be reset.
-
-    `resetting` [B] holds between steps: True where the last step ended an episode, so that the
-    next row is a reset row.
-    """
+class BaseWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector wrapper with `resetting` [B]: True where the last step ended an episode, so that
+    the next row is a reset row."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         super().__init__(env)
@@ -28,25 +26,27 @@ class Layer(VectorWrapper[Any, Any, Any, Any, Any]):
 
     @property
     def engine(self) -> str:
-        """What runs the environments: "ale", "envpool", "gymnasium-native" or "for-loop"."""
+        """Name of the engine: "ale", "envpool", "gymnasium-native" or "for-loop"."""
         return str(getattr(self.env, "engine", "custom"))
-
-    @property
-    def frame_stack(self) -> int:
-        """Frames in one observation."""
-        return self.env.frame_stack if isinstance(self.env, Layer) else 1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         self.resetting = np.zeros(self.num_envs, bool)
         return self.env.reset(seed=seed, options=options)
 
 
-class EpisodeStatistics(Layer):
-    """Raw return and length of whole episodes, told at the step where they end.
+def wrapper_chain(env: Any) -> Iterator[Any]:
+    """Yield an environment and what it wraps, outermost first."""
+    while env is not None:
+        yield env
+        env = getattr(env, "env", None)
 
-    Then `info["episode"]` holds "return" (float64 [B]), "length" in agent steps without reset
-    rows (int64 [B]) and "done" (bool [B]): the lanes for which the other two are final. An
-    episode that was cut because its server is away is none, nor is one that ends on a reset row.
+
+class EpisodeStatistics(BaseWrapper):
+    """Raw return and length of whole episodes, in `info["episode"]` of the step that ends them.
+
+    It holds "return" (float64 [B]), "length" in agent steps without reset rows (int64 [B]) and
+    "done" (bool [B]): the lanes for which the other two are final. An episode that was cut because
+    its server is unreachable does not count, nor does one that ends on a reset row.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
@@ -84,14 +84,14 @@ class EpisodeStatistics(Layer):
         }
 
 
-class OneLife(Layer):
-    """Losing a life ends learning's episode while the game goes on.
+class OneLife(BaseWrapper):
+    """A lost life ends the learner's episode while the game goes on.
 
-    The step that loses a life reports `terminated`. The next row stands for a reset row: the
+    The step that loses a life reports `terminated`. The next row serves as its reset row: the
     lane's action is ignored, a no-op is played, the reward is 0. If that no-op ends the game, the
-    row says so and the row after it is the environment's own reset row; if it loses another
-    life, play just goes on. A count that falls to 0 ends nothing: some games (Qbert) show 0 for
-    some frames before they end, and others run on.
+    row reports it and the row after it is the environment's own reset row; if it loses another
+    life, play continues. A count that falls to 0 ends no episode: some games (Qbert) show 0 for
+    some frames before they end, and others continue.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
@@ -125,23 +125,21 @@ class OneLife(Layer):
     def _count(self, info: dict[str, Any]) -> Array:
         if "lives" not in info:
             raise BadInput(
-                "env.one_life needs an environment that reports its lives in info, "
-                'and this one does not: set env.one_life=false or add info["lives"]'
+                'env.one_life needs info["lives"], which this environment does not report: '
+                "set env.one_life=false or add it"
             )
         return np.array(info["lives"], np.int64)
 
 
 def no_op(space: Any) -> Any:
-    """The action taken to be 'do nothing': Atari's 0, or no force at all."""
-    if isinstance(space, spaces.Discrete):
-        return space.start
-    if isinstance(space, spaces.MultiDiscrete):
+    """Return the action that is assumed to do nothing: the first code, or zeros."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return space.start
     return np.zeros(space.shape, space.dtype)
 
 
-class ClipReward(Layer):
-    """The learner gets the sign of the reward."""
+class ClipReward(BaseWrapper):
+    """Rewards replaced by their sign."""
 
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)

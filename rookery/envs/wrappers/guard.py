@@ -1,4 +1,4 @@
-"""The innermost wrapper: an environment that fails or lies is stopped where it does."""
+"""The innermost wrapper: checks observations and rewards, and reports failures in one line."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 
-from rookery.envs.spaces import Path, at, dotted, leaves
-from rookery.envs.wrappers.episodes import Layer, Reset, Step
+from rookery.envs.spaces import Path, dotted, part_at, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
 from rookery.envs.wrappers.moments import Array
-from rookery.errors import EnvironmentFailure
+from rookery.errors import RunFailed
 
 SLACK = 0.01
-"""Share of a Box's width by which an observation may overshoot: rounding, one integrator step."""
+"""Share of a Box's width by which an observation may leave it: rounding, one integrator step."""
 
 ESTIMATED_BOUNDS = ("gymnasium.envs.box2d.",)
-"""Modules whose Boxes are known estimates: LunarLander's speed and angle legally leave theirs."""
+"""Modules whose Boxes are only estimates: LunarLander's speed and angle may leave theirs."""
 ESTIMATED_NAMES = ("LunarLander", "BipedalWalker")
 
 Check = Callable[[Array], str | None]
+"""Function that describes what is wrong with a batch of values; None: nothing."""
 
 
-class Guard(Layer):
-    """Turns what an environment raises, and what its spaces do not contain, into one line.
+class Guard(BaseWrapper):
+    """Raises RunFailed if the environment raises or returns invalid values.
 
-    Rewards and observations must be finite; discrete observations in range; a Box observation
-    within its finite bounds, give or take 1 % of their distance. Environments whose bounds are
-    known estimates (Box2D's), and those with `env.check_bounds=false`, must only be finite.
+    Rewards and observations must be finite, discrete observations in range, Box observations
+    within their finite bounds with a tolerance of 1 % of the width. For environments whose bounds
+    are estimates (Box2D), and with `env.check_bounds=false`, values must only be finite.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], name: str, *, check_bounds: bool = True):
@@ -40,7 +41,7 @@ class Guard(Layer):
         check_bounds = check_bounds and not estimated_bounds(env, name)
         checks = [
             (path, leaf_check(leaf, check_bounds))
-            for path, leaf in leaves(env.single_observation_space)
+            for path, leaf in space_leaves(env.single_observation_space)
         ]
         self._checks: list[tuple[Path, Check]] = [(p, c) for p, c in checks if c is not None]
 
@@ -59,7 +60,7 @@ class Guard(Layer):
             raise self._failure(error) from error
         if not math.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
             lane = int(np.flatnonzero(~np.isfinite(reward))[0])
-            raise EnvironmentFailure(
+            raise RunFailed(
                 f'envs: "{self.name}" returned the reward {reward[lane]} (environment {lane})'
             )
         self._check_obs(obs)
@@ -67,23 +68,21 @@ class Guard(Layer):
 
     def _check_obs(self, obs: Any) -> None:
         for path, check in self._checks:
-            wrong = check(at(obs, path))
+            wrong = check(part_at(obs, path))
             if wrong:
                 where = f' at "{dotted(path)}"' if path else ""
-                raise EnvironmentFailure(f'envs: "{self.name}" returned {wrong}{where}')
+                raise RunFailed(f'envs: "{self.name}" returned {wrong}{where}')
 
-    def _failure(self, error: Exception) -> EnvironmentFailure:
+    def _failure(self, error: Exception) -> RunFailed:
         details = "".join(traceback.format_exception(error))
-        if isinstance(error, EnvironmentFailure):
-            return EnvironmentFailure(f'envs: "{self.name}" {error}', details)
+        if isinstance(error, RunFailed):
+            return RunFailed(f'envs: "{self.name}" {error}', details)
         text = " ".join(str(error).split())
-        return EnvironmentFailure(
-            f'envs: "{self.name}" raised {type(error).__name__}: {text}', details
-        )
+        return RunFailed(f'envs: "{self.name}" raised {type(error).__name__}: {text}', details)
 
 
 def estimated_bounds(env: VectorEnv[Any, Any, Any], name: str) -> bool:
-    """Whether the environment is known to leave the bounds it declares."""
+    """True if the environment is known to leave the bounds of its observation space."""
     name = getattr(env, "served", name)
     if name.removeprefix("envpool:").startswith(ESTIMATED_NAMES):
         return True
@@ -94,7 +93,7 @@ def estimated_bounds(env: VectorEnv[Any, Any, Any], name: str) -> bool:
 
 
 def leaf_check(leaf: Space[Any], check_bounds: bool) -> Check | None:
-    """What tells, for a batch of a leaf's values, what is wrong with them; None: nothing can be."""
+    """Return the check for a batch of a leaf's values; None if every value is valid."""
     if isinstance(leaf, spaces.Discrete):
         return range_check(leaf, leaf.start, leaf.start + leaf.n - 1)
     if isinstance(leaf, spaces.MultiDiscrete):
@@ -111,7 +110,7 @@ def leaf_check(leaf: Space[Any], check_bounds: bool) -> Check | None:
 
 
 def range_check(leaf: Space[Any], low: Any, high: Any) -> Check:
-    """Integers from `low` to `high`, both included."""
+    """Return the check for integers from `low` to `high`, both included."""
 
     def check(value: Array) -> str | None:
         if not np.count_nonzero((value < low) | (value > high)):
@@ -122,18 +121,18 @@ def range_check(leaf: Space[Any], low: Any, high: Any) -> Check:
 
 
 def float_check(leaf: spaces.Box, check_bounds: bool) -> Check:
-    """Finite numbers within the bounds and their slack."""
+    """Return the check for finite numbers within the bounds, with `SLACK`."""
     if not check_bounds or not (np.isfinite(leaf.low).any() or np.isfinite(leaf.high).any()):
         return finite_check
     low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
     both = np.isfinite(low) & np.isfinite(high)
-    # A one-sided bound has no width to measure by; its own size stands in.
+    # A one-sided bound has no width; its absolute value is used instead.
     size = np.fmax(
         np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0)
     )
     width = np.where(both, np.where(both, high, 0) - np.where(both, low, 0), np.fmax(size, 1))
     most = float(np.finfo(str(leaf.dtype)).max)
-    # Infinity lies outside the largest finite number, and NaN fails every comparison.
+    # With finite limits one comparison suffices: infinity exceeds them, NaN fails all comparisons.
     low = np.maximum(low - SLACK * width, -most).astype(leaf.dtype)
     high = np.minimum(high + SLACK * width, most).astype(leaf.dtype)
 
@@ -146,8 +145,8 @@ def float_check(leaf: spaces.Box, check_bounds: bool) -> Check:
 
 
 def finite_check(value: Array) -> str | None:
-    """No NaN and no infinity."""
-    # One sum tells, but for one that overflows.
+    """Describe the first NaN or infinity; None if all values are finite."""
+    # A finite sum means finite values; an overflowing one needs a closer look.
     if math.isfinite(np.add.reduce(value, axis=None)):
         return None
     wrong = ~np.isfinite(value)
@@ -155,7 +154,7 @@ def finite_check(value: Array) -> str | None:
 
 
 def outside(leaf: Space[Any], value: Array, low: Any, high: Any) -> str | None:
-    """Which number lies outside which space, and what to do about it."""
+    """Describe the first number outside the space and the remedy; None if there is none."""
     wrong = (value < low) | (value > high)
     if not wrong.any():
         return None

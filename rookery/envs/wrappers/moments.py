@@ -1,4 +1,4 @@
-"""Running mean and variance, mergeable over processes without a bit of difference."""
+"""Running mean and variance that are bitwise equal on all processes after a merge."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Array = NDArray[Any]
 
 
 class RunningMoments:
-    """Mean and variance of everything seen, elementwise over `shape`, in float64.
+    """Mean and variance of all samples, elementwise over `shape`, in float64.
 
-    What is known falls in two parts: `merged`, which every process shares, and `pending`, what
-    this process has seen since the last merge. `mean`, `var` and `count` cover both.
+    Samples fall in two parts: `merged`, equal on every process, and `pending`, those that this
+    process added since the last merge. `mean`, `var` and `count` cover both.
     """
 
     def __init__(self, shape: tuple[int, ...] = ()):
@@ -26,49 +26,49 @@ class RunningMoments:
         self._refresh()
 
     def update(self, batch: Array) -> None:
-        """Take in a batch [N, *shape]."""
+        """Add a batch of samples [N, *shape]."""
         rows = np.asarray(batch, np.float64).reshape(-1, self._size)
         if not len(rows):
             return
-        seen = self._empty()
-        seen[0] = len(rows)
-        mean = np.add.reduce(rows, 0, out=seen[1 : 1 + self._size])
+        added = self._empty()
+        added[0] = len(rows)
+        mean = np.add.reduce(rows, 0, out=added[1 : 1 + self._size])
         mean /= len(rows)
         rows = rows - mean
-        np.add.reduce(rows * rows, 0, out=seen[1 + self._size :])
-        self._pending = _combine(self._pending, seen)
+        np.add.reduce(rows * rows, 0, out=added[1 + self._size :])
+        self._pending = _combine(self._pending, added)
         self._refresh()
 
     def take_pending(self) -> Array:
-        """What was seen since the last merge, as a flat vector; this process forgets it.
+        """Return the moments of the pending samples as a flat vector, and clear them.
 
-        Hand the vectors of all processes, this one's among them, to `merge`.
+        Pass the vectors of all processes, including this one's, to `merge`.
         """
         pending, self._pending = self._pending, self._empty()
         self._refresh()
         return pending
 
     def merge(self, pendings: Sequence[Array]) -> None:
-        """Take in the pending vectors of all processes, in the same order on each."""
+        """Add the pending vectors of all processes, in the same order on each."""
         for pending in pendings:
             self._merged = _combine(self._merged, np.asarray(pending, np.float64))
         self._refresh()
 
     def shared(self) -> Array:
-        """What every process shares, as a flat vector."""
+        """Return the merged moments as a flat vector."""
         return self._merged.copy()
 
     def follow(self, shared: Array) -> None:
-        """Take over what another process shares; what is pending here stays so."""
+        """Replace the merged moments by another process's; pending samples stay."""
         self._merged = np.array(shared, np.float64)
         self._refresh()
 
     def state(self) -> dict[str, Array]:
-        """All that `load` needs to go on bitwise as if never stopped."""
+        """Return the checkpoint contents: after `load` the statistics continue bitwise equal."""
         return {"merged": self._merged.copy(), "pending": self._pending.copy()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
         self._merged = np.array(state["merged"], np.float64).reshape(1 + 2 * self._size)
         self._pending = np.array(state["pending"], np.float64).reshape(1 + 2 * self._size)
         self._refresh()
@@ -80,14 +80,18 @@ class RunningMoments:
         total = _combine(self._merged, self._pending)
         self.count = float(total[0])
         self.mean = total[1 : 1 + self._size].reshape(self.shape)
-        # One sample has no spread to speak of; dividing by it would blow the first rewards up.
-        unknown = self.count < 2
-        spread = np.ones(self._size) if unknown else total[1 + self._size :] / self.count
-        self.var = spread.reshape(self.shape)
+        # The variance of one sample is 0; dividing by it would make the first rewards huge.
+        too_few = self.count < 2
+        variance = np.ones(self._size) if too_few else total[1 + self._size :] / self.count
+        self.var = variance.reshape(self.shape)
 
 
 def _combine(a: Array, b: Array) -> Array:
-    """Chan et al. (1979): moments [1 + 2n] (count, means, squared deviations) of a union."""
+    """Return the moments [1 + 2n] (count, means, sums of squared deviations) of two sample sets.
+
+    With n = n_a + n_b and d = mean_b - mean_a (Chan et al. 1979): mean = mean_a + d n_b / n and
+    M2 = M2_a + M2_b + d^2 n_a n_b / n.
+    """
     if b[0] == 0:
         return a
     if a[0] == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,21 +10,21 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.spaces import Path, at, dotted, leaves, map_leaves
-from rookery.envs.wrappers.episodes import Layer, Reset, Step
+from rookery.envs.spaces import Path, dotted, map_leaves, part_at, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step, wrapper_chain
 from rookery.envs.wrappers.moments import Array, RunningMoments
 
 CLIP = 10.0
 EPSILON = 1e-8
 
 
-class NormalizeObservation(Layer):
+class NormalizeObservation(BaseWrapper):
     """Observations with mean 0 and deviation 1, clipped to +-10.
 
-    Only float Box leaves are scaled; images and discrete leaves pass. Every observation handed
-    out counts once, those that end an episode and those that start one included, those repeated
-    for lanes whose server is away not. `frozen` keeps the statistics as they are.
-    `info["raw_obs"]` holds the scaled leaves as they were, by their paths.
+    Only float Box leaves are scaled; images and discrete leaves stay as they are. Every
+    observation counts once, including the first and the last of an episode; repeated observations
+    of lanes whose server is unreachable do not count. With `frozen` the statistics do not change.
+    `info["raw_obs"]` holds the unscaled values of the scaled leaves by their paths.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, frozen: bool = False):
@@ -32,10 +32,12 @@ class NormalizeObservation(Layer):
         self.frozen = frozen
         space = env.single_observation_space
         self.moments: dict[Path, RunningMoments] = {
-            path: RunningMoments(leaf.shape or ()) for path, leaf in leaves(space) if scaled(leaf)
+            path: RunningMoments(leaf.shape or ())
+            for path, leaf in space_leaves(space)
+            if is_scaled(leaf)
         }
         self._counted: Array | None = None
-        """Lanes whose observations are new, [B]; None: all."""
+        """Lanes whose observations count, [B]; None: all."""
         self.single_observation_space = scaled_space(space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
@@ -51,11 +53,11 @@ class NormalizeObservation(Layer):
         return self.normalized(obs), reward, terminated, truncated, info
 
     def raw(self, obs: Any) -> dict[Path, Array]:
-        """The leaves that are scaled, as they were before."""
-        return {path: at(obs, path) for path in self.moments}
+        """Return the unscaled values of the scaled leaves by their paths."""
+        return {path: part_at(obs, path) for path in self.moments}
 
     def normalized(self, obs: Any) -> Any:
-        """A batch of observations, scaled (and counted, unless frozen)."""
+        """Return a batch of observations scaled; unless frozen, update the statistics first."""
         return map_leaves(self.env.single_observation_space, self._leaf, obs)
 
     def _leaf(self, path: Path, value: Array) -> Array:
@@ -67,12 +69,12 @@ class NormalizeObservation(Layer):
         return standardised(value, moments)
 
 
-class NormalizeReward(Layer):
-    """Rewards over the running deviation of the discounted return, clipped to +-10.
+class NormalizeReward(BaseWrapper):
+    """Rewards divided by the running deviation of the discounted return, clipped to +-10.
 
-    Returns start anew with each episode, and reset rows and rows of lanes that are away reach no
-    statistic. `frozen` keeps the statistics as they are. `info["raw_reward"]` holds the rewards as
-    they were.
+    The return of a lane starts at 0 in each episode; reset rows and rows of unreachable lanes do
+    not count. With `frozen` the statistics do not change. `info["raw_reward"]` holds the unscaled
+    rewards.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], gamma: float, *, frozen: bool = False):
@@ -100,8 +102,8 @@ class NormalizeReward(Layer):
 
 
 class Normalizer:
-    """Scales raw observations and rewards as the wrappers of an environment do, with the running
-    statistics that they keep at the time of the call."""
+    """Scales raw observations and rewards with the current statistics of an environment's
+    wrappers."""
 
     def __init__(
         self,
@@ -110,12 +112,12 @@ class Normalizer:
         reward_moments: RunningMoments | None,
     ):
         self.space = space
-        """Observations before they are scaled; stacks of frames are not made yet."""
+        """Observation space before scaling and before frame stacking."""
         self.obs_moments = obs_moments
         self.reward_moments = reward_moments
 
     def obs(self, rows: Any) -> Any:
-        """Raw observations, scaled; any leading axes."""
+        """Return raw observations scaled; any leading axes."""
 
         def change(path: Path, value: Array) -> Array:
             moments = self.obs_moments.get(path)
@@ -124,29 +126,29 @@ class Normalizer:
         return map_leaves(self.space, change, rows)
 
     def reward(self, rows: Array) -> Array:
-        """Raw rewards of any shape, scaled."""
+        """Return raw rewards of any shape scaled."""
         moments = self.reward_moments
         return rows if moments is None else scaled_reward(rows, moments).astype(rows.dtype)
 
     def raw_leaves(self) -> dict[Path, Space[Any]]:
-        """The spaces of the leaves that are scaled, as they are before, by their paths."""
-        return {path: at(self.space, path) for path in self.obs_moments}
+        """Return the unscaled spaces of the scaled leaves by their paths."""
+        return {path: part_at(self.space, path) for path in self.obs_moments}
 
     def follow(self, shared: Mapping[str, Array]) -> None:
-        """Take over the statistics that another process shares, by their names."""
+        """Replace the merged statistics by those of another process, given by name."""
         for name, moments in self.statistics().items():
             moments.follow(shared[name])
 
     def statistics(self) -> dict[str, RunningMoments]:
-        """The running statistics by name, as `statistics` calls them."""
+        """Return the running statistics by name: "reward", "obs", or "obs.key" for a leaf."""
         reward = {} if self.reward_moments is None else {"reward": self.reward_moments}
         return reward | {obs_name(path): moments for path, moments in self.obs_moments.items()}
 
 
 def normalizer_of(env: VectorEnv[Any, Any, Any]) -> Normalizer | None:
-    """What scales as the wrappers of an environment do; None if none of them scales."""
-    obs = next((x for x in chain(env) if isinstance(x, NormalizeObservation)), None)
-    reward = next((x for x in chain(env) if isinstance(x, NormalizeReward)), None)
+    """Return a Normalizer over the statistics of an environment's wrappers; None if it has none."""
+    obs = next((x for x in wrapper_chain(env) if isinstance(x, NormalizeObservation)), None)
+    reward = next((x for x in wrapper_chain(env) if isinstance(x, NormalizeReward)), None)
     if obs is None and reward is None:
         return None
     inner = env if obs is None else obs.env
@@ -157,49 +159,42 @@ def normalizer_of(env: VectorEnv[Any, Any, Any]) -> Normalizer | None:
     )
 
 
-def chain(env: Any) -> Iterator[Any]:
-    """An environment and what it wraps, outermost first."""
-    while env is not None:
-        yield env
-        env = getattr(env, "env", None)
-
-
 def standardised(value: Array, moments: RunningMoments) -> Array:
-    """Observations with mean 0 and deviation 1 by what is known, clipped; float32."""
-    return clipped((value - moments.mean) / np.sqrt(moments.var + EPSILON)).astype(np.float32)
+    """Return (value - mean) / deviation, clipped to +-10, as float32."""
+    return clip_in_place((value - moments.mean) / np.sqrt(moments.var + EPSILON)).astype(np.float32)
 
 
 def scaled_reward(reward: Array, moments: RunningMoments) -> Array:
-    """Rewards over the deviation of returns, clipped."""
-    return clipped(reward / np.sqrt(moments.var + EPSILON))
+    """Return rewards divided by the deviation of the returns, clipped to +-10."""
+    return clip_in_place(reward / np.sqrt(moments.var + EPSILON))
 
 
-def clipped(values: Array) -> Array:
-    """Values within +-10, in place."""
+def clip_in_place(values: Array) -> Array:
+    """Clip values to +-10 in place."""
     np.minimum(values, CLIP, out=values)
     return np.maximum(values, -CLIP, out=values)
 
 
-def scaled(leaf: Space[Any]) -> bool:
-    """Whether a leaf is normalised: a Box of floats."""
+def is_scaled(leaf: Space[Any]) -> bool:
+    """True if a leaf is normalised: a Box of floats."""
     return isinstance(leaf, spaces.Box) and np.issubdtype(leaf.dtype, np.floating)
 
 
 def scaled_space(space: Space[Any]) -> Space[Any]:
-    """`space` with every normalised leaf as a float32 Box of +-10."""
+    """Return `space` with every normalised leaf as a float32 Box of +-10."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: scaled_space(part) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([scaled_space(part) for part in space.spaces])
-    return spaces.Box(-CLIP, CLIP, space.shape, np.float32) if scaled(space) else space
+    return spaces.Box(-CLIP, CLIP, space.shape, np.float32) if is_scaled(space) else space
 
 
 def statistics(env: VectorEnv[Any, Any, Any]) -> dict[str, RunningMoments]:
-    """All running statistics in a chain of wrappers: "reward", "obs", or "obs.key" for a leaf."""
+    """Return the running statistics of all wrappers by name (see `Normalizer.statistics`)."""
     normalizer = normalizer_of(env)
     return {} if normalizer is None else normalizer.statistics()
 
 
 def obs_name(path: Path) -> str:
-    """The name of a leaf's statistics: "obs", or "obs.key"."""
+    """Return the name of a leaf's statistics: "obs", or "obs.key"."""
     return ".".join(filter(None, ("obs", dotted(path))))

@@ -1,4 +1,4 @@
-"""The newest frames in one observation, the same for every engine."""
+"""Frame stacking, the same for every engine."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.spaces import Path, leaves, map_leaves
-from rookery.envs.wrappers.episodes import Layer, Reset, Step
+from rookery.envs.spaces import Path, map_leaves, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step, wrapper_chain
 from rookery.envs.wrappers.moments import Array
 from rookery.errors import require
 
 View = Callable[[Array], Array]
-Axes = Literal["first goes", "first comes last", "stay"]
+Axes = Literal["drop first", "move first last", "stay"]
 
 
-class FrameStack(Layer):
+class FrameStack(BaseWrapper):
     """Observations [B, S, *frame]: the newest frame last, zeros before the episode's first.
 
-    The observation that ends an episode still stacks with that episode's frames; the reset row
-    after it starts from zeros. Stacks are made leaf by leaf. An image [C, H, W] is stacked as
-    frames [H, W, C], or [H, W] where C is 1, so that S is the only axis of its kind. Every array
-    handed out is new.
+    The last observation of an episode is stacked with that episode's frames; the reset row after
+    it starts from zeros. Every leaf is stacked separately. An image [C, H, W] is stacked as frames
+    [H, W, C], or [H, W] where C is 1, so that S is not confused with the channels. Every returned
+    array is new.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], frames: int):
         super().__init__(env)
-        self._frames = frames
+        self.frame_stack = frames
+        """S, the number of frames in one observation."""
         space = env.single_observation_space
-        self._views: dict[Path, View] = {path: frame_view(leaf) for path, leaf in leaves(space)}
+        self._views: dict[Path, View] = {
+            path: frame_view(leaf) for path, leaf in space_leaves(space)
+        }
         self._stacks: dict[Path, Array] = {}
         self.single_observation_space = stacked_space(space, frames)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-    @property
-    def frame_stack(self) -> int:
-        """S, the frames in one observation."""
-        return self._frames
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = super().reset(seed=seed, options=options)
@@ -60,7 +58,7 @@ class FrameStack(Layer):
         frame = self._views[path](value)
         old = self._stacks.get(path)
         if old is None:
-            stack = np.zeros((len(frame), self._frames, *frame.shape[1:]), frame.dtype)
+            stack = np.zeros((len(frame), self.frame_stack, *frame.shape[1:]), frame.dtype)
         else:
             stack = shifted(old, self.resetting)
         stack[:, -1] = frame
@@ -69,9 +67,9 @@ class FrameStack(Layer):
 
 
 def shifted(stack: Array, emptied: Array) -> Array:
-    """A new array: `stack` [B, S, ...] a frame older, all zeros in the lanes `emptied` [B].
+    """Return a new stack [B, S, ...], one frame older, zeros in the lanes `emptied` [B].
 
-    The newest frame is left for the caller to write.
+    The newest frame is uninitialised; the caller writes it.
     """
     new = np.empty_like(stack)
     new[:, :-1] = stack[:, 1:]
@@ -81,28 +79,28 @@ def shifted(stack: Array, emptied: Array) -> Array:
 
 
 def frame_axes(leaf: Space[Any]) -> Axes:
-    """What becomes of a leaf's axes in a frame: a single channel goes, channels come last, or
-    all stay."""
+    """Return how a leaf's axes change in a frame: a single channel is dropped, channels move
+    last, or all stay."""
     shape = leaf.shape or ()
     if leaf.dtype == np.uint8 and len(shape) in (3, 4) and shape[0] == 1:
-        return "first goes"
+        return "drop first"
     if leaf.dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
-        return "first comes last"
+        return "move first last"
     return "stay"
 
 
 def frame_view(leaf: Space[Any]) -> View:
-    """What makes frames of a batch of a leaf's values."""
+    """Return the function that turns a batch of a leaf's values into frames."""
     axes = frame_axes(leaf)
-    if axes == "first goes":
+    if axes == "drop first":
         return lambda batch: batch[:, 0]
-    if axes == "first comes last":
+    if axes == "move first last":
         return lambda batch: np.moveaxis(batch, 1, -1)
     return np.asarray
 
 
 def stacked_space(space: Space[Any], frames: int) -> Space[Any]:
-    """The space of stacks, nested like `space`; it contains the zeros of the padding."""
+    """Return the space of stacks, nested like `space`; it contains the zeros of the padding."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({k: stacked_space(part, frames) for k, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -110,23 +108,19 @@ def stacked_space(space: Space[Any], frames: int) -> Space[Any]:
     if isinstance(space, spaces.Discrete):
         require(
             space.start <= 0 < space.start + space.n,
-            f"env.frame_stack pads with zeros, which {space} does not contain: leave it at 1",
+            f"env.frame_stack pads with zeros, which {space} does not contain: set it to 1",
         )
     batched = batch_space(space, frames)
     return padded_box(batched, frame_view(space)) if isinstance(batched, spaces.Box) else batched
 
 
 def padded_box(batched: spaces.Box, view: View) -> spaces.Box:
-    """A Box of S values as a Box of S frames that contains zeros."""
+    """Return a Box of S values as a Box of S frames, with bounds that contain 0."""
     low, high = view(batched.low), view(batched.high)
     dtype: Any = batched.dtype
     return spaces.Box(np.minimum(low, 0), np.maximum(high, 0), dtype=dtype.type)
 
 
 def frame_stack_of(env: Any) -> int:
-    """Frames in one observation of a chain of wrappers; 1 where nothing stacks."""
-    while env is not None:
-        if isinstance(env, FrameStack):
-            return env.frame_stack
-        env = getattr(env, "env", None)
-    return 1
+    """Return the number of frames in one observation; 1 if no wrapper stacks."""
+    return next((x.frame_stack for x in wrapper_chain(env) if isinstance(x, FrameStack)), 1)

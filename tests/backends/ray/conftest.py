@@ -13,7 +13,7 @@ from in_process import Here
 from ray_runs import Command, cluster_of
 
 from rookery.backends.ray import workers
-from rookery.backends.ray.start import on_cluster
+from rookery.backends.ray.start import make_driver
 from rookery.config import resolve
 
 
@@ -25,7 +25,7 @@ def shared_cluster():
 
 
 @pytest.fixture
-def joined(shared_cluster, monkeypatch):
+def joined_cluster(shared_cluster, monkeypatch):
     """Runs of this test join the shared cluster."""
     monkeypatch.setenv("RAY_ADDRESS", shared_cluster.address)
     return shared_cluster
@@ -33,9 +33,9 @@ def joined(shared_cluster, monkeypatch):
 
 @pytest.fixture
 def drive(monkeypatch):
-    """Starts the driver of a run whose roles are all in this process; returns the stand-in for
+    """Starts the driver of a run whose workers are all in this process; returns the stand-in for
     Ray, the driver, and the lines it tells."""
-    monkeypatch.setattr(workers, "STUDY_S", 0.0)
+    monkeypatch.setattr(workers, "LEARN_S", 0.0)
     started = []
 
     def start(algorithm, environment, cpus=64, **settings):
@@ -44,7 +44,7 @@ def drive(monkeypatch):
         settings["backend"] = "ray"
         config = resolve(algorithm, environment, settings, use_preset=False).config
         told = []
-        _, driver = on_cluster(config, None, lambda line, more: told.append(line))
+        driver = make_driver(config, None, lambda line, more: told.append(line))
         started.append(driver)
         return here, driver, told
 

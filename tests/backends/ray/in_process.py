@@ -1,4 +1,4 @@
-"""A stand-in for Ray: roles are in this process and answer at once; a test says what is lost."""
+"""A stand-in for Ray: workers are in this process and answer at once; a test says what is lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import ray
 from ray.exceptions import ActorDiedError, ObjectLostError
 
 from rookery.backends.ray import start
-from rookery.backends.ray.messages import Where
-from rookery.backends.ray.workers import Role
+from rookery.backends.ray.messages import WorkerPlace
+from rookery.backends.ray.workers import Worker
 
 NODE = "ab" * 28
 
@@ -35,8 +35,8 @@ class Reference:
 class Handle:
     """A Ray actor: one call at a time, and none once it is dead."""
 
-    def __init__(self, here, role):
-        self.here, self.role = here, role
+    def __init__(self, here, worker):
+        self.here, self.worker = here, worker
         self.lock = threading.Lock()
         self.dead = False
 
@@ -49,12 +49,12 @@ class Handle:
                 if self.dead:
                     raise ActorDiedError
                 given = [arg.get() if isinstance(arg, Reference) else arg for arg in args]
-                answer = getattr(self.role, name)(*given)
+                answer = getattr(self.worker, name)(*given)
             except ray.exceptions.RayError as error:
                 made = [Reference(error=error) for _ in range(count)]
             else:
                 made = [Reference(part) for part in (answer if count > 1 else [answer])]
-        self.here.called(self.role, name, made)
+        self.here.called(self.worker, name, made)
         return made if count > 1 else made[0]
 
 
@@ -72,15 +72,15 @@ class Method:
 class Kind:
     """A class whose instances become Ray actors."""
 
-    def __init__(self, here, role):
-        self.here, self.role = here, role
+    def __init__(self, here, worker):
+        self.here, self.worker = here, worker
 
     def options(self, **needs):
         return self
 
     def remote(self, *args):
         # Copied: processes share no memory.
-        self.here.handles.append(Handle(self.here, self.role(*copy.deepcopy(args))))
+        self.here.handles.append(Handle(self.here, self.worker(*copy.deepcopy(args))))
         return self.here.handles[-1]
 
 
@@ -90,21 +90,22 @@ class Here:
     def __init__(self, monkeypatch):
         self.handles = []
         self.cpus = 64
-        self.called = lambda role, name, made: None
-        """Told of every call: the role, the method, and the references to what it came to."""
+        self.called = lambda worker, name, made: None
+        """Told of every call: the worker, the method, and the references to what it came to."""
         for name in ("put", "get", "wait", "kill", "nodes", "available_resources"):
             monkeypatch.setattr(ray, name, getattr(self, name))
-        monkeypatch.setattr(ray, "remote", lambda role: Kind(self, role))
+        monkeypatch.setattr(ray, "remote", lambda worker: Kind(self, worker))
         monkeypatch.setattr(start, "connected", lambda *about: nullcontext())
-        monkeypatch.setattr(Role, "where", lambda role, *device: Where(NODE, "here", 1, "cpu", 1))
+        here = WorkerPlace(NODE, "here", 1, "cpu", 1)
+        monkeypatch.setattr(Worker, "place", lambda worker, *device: here)
 
-    def roles(self, kind):
-        """The living roles of a kind, oldest first."""
-        return [h.role for h in self.handles if isinstance(h.role, kind) and not h.dead]
+    def workers(self, kind):
+        """The living workers of a kind, oldest first."""
+        return [h.worker for h in self.handles if isinstance(h.worker, kind) and not h.dead]
 
-    def end(self, role):
-        """Let the process of a role die."""
-        (handle,) = (handle for handle in self.handles if handle.role is role)
+    def end(self, worker):
+        """Let the process of a worker die."""
+        (handle,) = (handle for handle in self.handles if handle.worker is worker)
         self.kill(handle)
 
     def put(self, value):
@@ -118,8 +119,8 @@ class Here:
 
     def kill(self, handle):
         handle.dead = True
-        if hasattr(handle.role, "prefetch"):
-            handle.role.prefetch.stop()
+        if hasattr(handle.worker, "prefetch"):
+            handle.worker.prefetch.stop()
 
     def nodes(self):
         return [{"Alive": True, "NodeID": NODE, "Resources": self.available_resources()}]

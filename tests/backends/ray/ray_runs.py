@@ -70,8 +70,8 @@ class Command:
             assert time.monotonic() < deadline, self.output.read_text() + self.log()
             time.sleep(0.1)
 
-    def roles(self):
-        """Process ids by role, from the newest status."""
+    def workers(self):
+        """Process ids by worker, from the newest status."""
         self.until(lambda run: (run.run / "status.txt").exists())
         found = {}
         for line in (self.run / "status.txt").read_text().splitlines():

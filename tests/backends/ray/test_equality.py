@@ -8,13 +8,11 @@ from in_process import Handle, Here
 from scenes import CPU
 
 import rookery
-from rookery.backends.choose import build
-from rookery.backends.components import learned_tensors, spaces_of
-from rookery.backends.factory import seeds
+from rookery.backends.factory import make_backend, seeds, spaces_of
 from rookery.backends.ray import remote_replay
-from rookery.backends.ray.asynchronous import config_of_shard
+from rookery.backends.ray.asynchronous import shard_config
 from rookery.backends.ray.messages import Origin, to_arrays
-from rookery.backends.ray.workers import Brief, LearnerRole, ShardRole
+from rookery.backends.ray.workers import LearnerWorker, ShardWorker, WorkerSpec
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
 from rookery.runs import checkpoint
@@ -29,7 +27,7 @@ def trained(folder, name, algorithm, **settings):
         algorithm, "CartPole-v1", use_preset=False, runs_dir=folder, name=name,
         console=io.StringIO(), threads=1, **settings,
     )  # fmt: skip
-    saved = checkpoint.newest_whole(run.path / "checkpoints")
+    saved = checkpoint.load_newest(run.path / "checkpoints")
     return run.progress(), saved.tensors["weights"]
 
 
@@ -58,7 +56,7 @@ def check_same(ours, theirs, tolerance=1e-5):
     ],
     ids=["ppo", "dqn", "normalised dqn", "vpg"],
 )
-def test_one_actor_and_one_learner_are_a_serial_run(joined, tmp_path, algorithm, settings):
+def test_one_actor_and_one_learner_are_a_serial_run(joined_cluster, tmp_path, algorithm, settings):
     settings = settings | {"envs": 4, "env_steps": 2_000}
     serial = trained(tmp_path, "serial", algorithm, backend="serial", **settings)
     check_same(trained(tmp_path, "ray", algorithm, backend="ray", actors=1, **settings), serial, 0)
@@ -67,7 +65,7 @@ def test_one_actor_and_one_learner_are_a_serial_run(joined, tmp_path, algorithm,
     assert len(told[0]) == 1
 
 
-def test_learners_of_a_cluster_are_ranks(joined, tmp_path):
+def test_learners_of_a_cluster_are_ranks(joined_cluster, tmp_path):
     """Two actors with a learner each do what two ranks do."""
     settings = {"envs": 4, "env_steps": 2_000, "actors": 2, "algo": {"rollout_steps": 32}}
     transport = {"transport": "gloo"}
@@ -81,29 +79,28 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     algo = {"capacity": 4_000, "warm_up": 200, "samples_per_insert": 2, "rollout_steps": 4}
     settings = {"envs": 4, "backend": "serial", "threads": 1, "algo": algo}
     config = resolve("apex", "CartPole-v1", settings, use_preset=False).config
-    serial, parts = build(config, Alone(), CPU).backend, build(config, Alone(), CPU).parts
-    own = serial.parts.learner
-    brief = Brief(config, spaces_of(parts.env), 0, [], None)
-    shard = ShardRole(brief._replace(config=config_of_shard(config, 1)))
-    role = LearnerRole(brief)
+    serial = make_backend(config, Alone(), CPU)
+    own = serial.learner
+    spec = WorkerSpec(config, spaces_of(serial.actor.env), 0, [], None)
+    shard = ShardWorker(spec._replace(config=shard_config(config, 1)))
+    worker = LearnerWorker(spec)
     shard.begin(1, seeds(config.seed, 0, 0, 0)[1])
-    tensors = learned_tensors(parts.algorithm, parts.learner)
-    role.begin(0, 1, "", 1, to_arrays(tensors | {"counts": {"updates": torch.tensor(0)}}))
-    role.prefetch.stop()
-    monkeypatch.setattr(remote_replay, "MOST_TOGETHER", 1)
-    role.replay.ahead = 1
-    role.draw_from({7: Handle(here, shard)})
+    worker.begin(0, 1, "", 1, None, None)
+    worker.prefetch.stop()
+    monkeypatch.setattr(remote_replay, "MAX_BATCHES_TOGETHER", 1)
+    worker.replay.ahead = 1
+    worker.set_shards({7: Handle(here, shard)})
     for number in range(120):
-        segment = serial.parts.algorithm.prepare(serial.actor.collect(0))
+        segment = own.algorithm.prepare(serial.actor.collect(0))
         shard.add(to_arrays(segment), 0, Origin("a", number), {})
         serial.memory.add(segment)
         for batch in serial.memory.batches():
-            assert any(role.replay.wait_until_due(1.0) for _ in range(1_000))
-            drawn = role.algorithm.ahead(role.replay.sample())
-            expected, outcome = own.update(batch), role.learner.update(drawn)
+            assert any(worker.replay.wait_until_due(1.0) for _ in range(1_000))
+            drawn = worker.learner.algorithm.precompute_targets(worker.replay.sample())
+            expected, outcome = own.update(batch), worker.learner.update(drawn)
             serial.memory.reweigh(batch.keys, expected.priorities)
-            role.replay.reweigh(drawn.keys, outcome.priorities)
+            worker.replay.reweigh(drawn.keys, outcome.priorities)
             torch.testing.assert_close(outcome.priorities, expected.priorities, rtol=0, atol=1e-5)
         assert shard.memory.due() == 0
-    assert own.updates == role.learner.updates > 5
-    torch.testing.assert_close(role.learner.flat.values, own.flat.values, rtol=0, atol=1e-5)
+    assert own.updates == worker.learner.updates > 5
+    torch.testing.assert_close(worker.learner.flat.values, own.flat.values, rtol=0, atol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 from ray_runs import HELPERS
 
 import rookery
-from rookery.errors import EnvironmentFailure
+from rookery.errors import RunFailed
 
 PPO = ("ppo", "slow_worlds:Slow", "--envs", 4, "--algo.rollout_steps", 16, "--algo.minibatches", 2)
 APEX = ("apex", "slow_worlds:Slow", "--envs", 4, "--algo.rollout_steps", 8, "--algo.warm_up", 200)
@@ -17,8 +17,8 @@ APEX += ("--algo.capacity", 20000, "--algo.batch_size", 32, "--algo.samples_per_
 STATUS = ("--ray.status_seconds", 0.5)
 
 
-def kill(run, role):
-    os.kill(run.roles()[role], signal.SIGKILL)
+def kill(run, worker):
+    os.kill(run.workers()[worker], signal.SIGKILL)
 
 
 def column(run, name):
@@ -33,18 +33,18 @@ def check_order(run):
 
 def check_learner_came_back(run):
     assert re.search("a learner was lost: it.*; going back from step", run.log())
-    assert "learners started anew, 1 of at most 3 times" in run.log()
+    assert "learners restarted (1 of at most 3 times)" in run.log()
     check_order(run)
 
 
-def test_ppo_goes_on_without_an_actor_and_after_its_learner(command, joined):
+def test_ppo_goes_on_without_an_actor_and_after_its_learner(command, joined_cluster):
     run = command(
         *PPO, *("--actors", 2, "--env-steps", 16000, "--checkpoint-steps", 1000), *STATUS,
-        address=joined.address,
+        address=joined_cluster.address,
     )  # fmt: skip
     run.until(lambda r: "checkpoint step_000002" in r.log())
     kill(run, "actor 1")
-    run.until(lambda r: "actor 1 started anew on" in r.log())
+    run.until(lambda r: "actor 1 restarted on" in r.log())
     assert re.search("actor 1 on .* was lost: it", run.log())
     run.until(lambda r: column(r, "actors_healthy")[-1] == 2)
     assert 1 in column(run, "actors_healthy")
@@ -61,9 +61,9 @@ def test_apex_goes_on_without_an_actor_a_shard_and_its_learner(command):
     )  # fmt: skip
     run.until(lambda r: any(fill > 0.1 for fill in column(r, "replay_fill")))
     kill(run, "replay shard 0")
-    run.until(lambda r: "replay shard 0 started anew" in r.log())
+    run.until(lambda r: "replay shard 0 restarted" in r.log())
     kill(run, "actor 1")
-    run.until(lambda r: "actor 1 started anew on" in r.log())
+    run.until(lambda r: "actor 1 restarted on" in r.log())
     kill(run, "learner 0")
     assert 30000 <= run.result()["env_steps"] < 30500
     check_learner_came_back(run)
@@ -82,10 +82,10 @@ def test_apex_goes_on_without_an_actor_a_shard_and_its_learner(command):
         ("Raising", 0, "RuntimeError: the simulator lost its licence"),
     ],
 )
-def test_the_limit_of_restarts_is_named(joined, tmp_path, monkeypatch, env, restarts, told):
+def test_the_limit_of_restarts_is_named(joined_cluster, tmp_path, monkeypatch, env, restarts, told):
     monkeypatch.syspath_prepend(str(HELPERS))
     settings = {"backend": "ray", "actors": 1, "actor_restarts": restarts, "runs_dir": tmp_path}
-    with pytest.raises(EnvironmentFailure) as failure:
+    with pytest.raises(RunFailed) as failure:
         rookery.train("ppo", f"slow_worlds:{env}", **settings, name="run", console=io.StringIO())
     assert told in str(failure.value)
     assert "\n" not in str(failure.value)

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rookery.backends.ray.cluster import cluster_now
-from rookery.backends.ray.workers import ActorRole, LearnerRole, ShardRole
+from rookery.backends.ray.workers import ActorWorker, LearnerWorker, ShardWorker
 from rookery.envs import register_env
 
 
@@ -68,8 +68,8 @@ def lose(here, actor, numbers):
 
     count = itertools.count()
 
-    def called(role, name, made):
-        if role is actor and name == "collect" and next(count) in numbers:
+    def called(worker, name, made):
+        if worker is actor and name == "collect" and next(count) in numbers:
             made[0].lose()
 
     here.called = called
@@ -77,11 +77,11 @@ def lose(here, actor, numbers):
 
 def test_a_dropped_round_is_a_cut_for_all_its_writers(start):
     here, driver, told = start("dqn", actors=3)
-    lose(here, here.roles(ActorRole)[1], {3})
+    lose(here, here.workers(ActorWorker)[1], {3})
     for _ in range(8):
-        driver.advance()
-    assert told == ["segments were lost with their node, and are played again"]
-    (learner,) = here.roles(LearnerRole)
+        driver.advance(0)
+    assert told == ["segments were lost with their node; playing them again"]
+    (learner,) = here.workers(LearnerWorker)
     assert learner.memory.head.tolist() == [35, 35, 35]
     assert learner.memory.origin.tolist() == [15, 15, 15]
     check_neighbours(learner.memory)
@@ -90,12 +90,12 @@ def test_a_dropped_round_is_a_cut_for_all_its_writers(start):
 def test_a_lost_actor_is_a_cut_for_its_writer_only(start):
     here, driver, told = start("dqn", actors=3)
     for _ in range(4):
-        driver.advance()
-    here.end(here.roles(ActorRole)[2])
+        driver.advance(0)
+    here.end(here.workers(ActorWorker)[2])
     for _ in range(4):
-        driver.advance()
-    assert told[-1] == "actor 2 started anew on here (ababab), 1 of at most 3 times"
-    (learner,) = here.roles(LearnerRole)
+        driver.advance(0)
+    assert told[-1] == "actor 2 restarted on here (ababab), restart 1 of at most 3"
+    (learner,) = here.workers(LearnerWorker)
     assert learner.memory.origin.tolist() == [0, 0, 20]
     check_neighbours(learner.memory)
 
@@ -103,15 +103,15 @@ def test_a_lost_actor_is_a_cut_for_its_writer_only(start):
 def test_an_actor_that_joins_does_not_go_on_where_one_that_left_ended(start):
     here, driver, told = start("dqn", cpus=3, actors="auto")
     for _ in range(4):
-        driver.advance()
-    driver.actors[-1].where = None
+        driver.advance(0)
+    driver.actors[-1].place = None
     for here.cpus in (2, 3):
         driver.cluster = cluster_now()
         driver.follow_cluster()
     for _ in range(4):
-        driver.advance()
+        driver.advance(0)
     assert [line.partition(":")[0] for line in told] == ["actor 2 leaves", "actor 2 joins"]
-    (learner,) = here.roles(LearnerRole)
+    (learner,) = here.workers(LearnerWorker)
     assert learner.memory.origin.tolist() == [0, 0, 20]
     check_neighbours(learner.memory)
 
@@ -119,10 +119,10 @@ def test_an_actor_that_joins_does_not_go_on_where_one_that_left_ended(start):
 def test_a_shard_cuts_where_a_segment_was_lost_on_its_way(start):
     """The one after it was sent before the driver heard of the loss."""
     here, driver, told = start("apex", actors=2)
-    lose(here, here.roles(ActorRole)[1], {4, 7})
-    (shard,) = here.roles(ShardRole)
+    lose(here, here.workers(ActorWorker)[1], {4, 7})
+    (shard,) = here.workers(ShardWorker)
     for _ in range(12):
-        driver.advance()
+        driver.advance(0)
     assert told == []
     assert shard.memory.head[0] - shard.memory.head[1] == 10
     assert shard.memory.origin.tolist() == [0, 30]

@@ -13,10 +13,12 @@ def nodes():
         yield cluster
 
 
-def kill_node_of(cluster, run, role):
-    """SIGKILL everything on the node where a role is, and give its id."""
+def kill_node_of(cluster, run, worker):
+    """SIGKILL everything on the node where a worker is, and give its id."""
     run.until(lambda r: (r.run / "status.txt").exists())
-    line = next(x for x in (run.run / "status.txt").read_text().splitlines() if x.startswith(role))
+    line = next(
+        x for x in (run.run / "status.txt").read_text().splitlines() if x.startswith(worker)
+    )
     (node,) = [n for n in cluster.list_all_nodes() if n.node_id.startswith(node_in(line))]
     cluster.remove_node(node, allow_graceful=False)
 
@@ -61,7 +63,7 @@ def test_actors_follow_the_cluster(nodes, command, settings):
     run.until(lambda r: column(r, "actors_healthy")[-1] == before + 2)
     if settings is APEX:
         actors = before + 2
-        assert f"replay shards start anew, with room for {actors} actors" in run.log()
+        assert f"restarting the replay shards with room for {actors} actors" in run.log()
         run.until(lambda r: column(r, "replay_fill")[-1] > 0.1)
     nodes.remove_node(node, allow_graceful=False)
     run.until(lambda r: "leaves: the cluster has" in r.log())

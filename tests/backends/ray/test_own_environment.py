@@ -6,11 +6,11 @@ from pathlib import Path
 import rookery
 from rookery.envs import registry
 
-PACKAGE = Path(__file__).parents[2] / "examples" / "custom_env"
+PACKAGE = Path(__file__).parents[3] / "examples" / "custom_env"
 SETTINGS = {"backend": "ray", "actors": 2, "env_steps": 3_000, "algo": {"rollout_steps": 32}}
 
 
-def test_a_package_is_found_where_the_driver_finds_it(joined, monkeypatch, tmp_path):
+def test_a_package_is_found_where_the_driver_finds_it(joined_cluster, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(PACKAGE))
     run = rookery.train(
         "ppo", "twostate:TwoState-v0", runs_dir=tmp_path, console=io.StringIO(), **SETTINGS
@@ -19,7 +19,9 @@ def test_a_package_is_found_where_the_driver_finds_it(joined, monkeypatch, tmp_p
     assert run.result["episodes"] > 1_000
 
 
-def test_what_is_registered_in_the_drivers_process_only_is_sent(joined, monkeypatch, tmp_path):
+def test_what_is_registered_in_the_drivers_process_only_is_sent(
+    joined_cluster, monkeypatch, tmp_path
+):
     monkeypatch.setattr(registry, "_registered", {})
 
     def make():

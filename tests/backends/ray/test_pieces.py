@@ -6,23 +6,23 @@ import pytest
 import torch
 from scenes import CPU
 
-from rookery.backends.ray.cluster import Cluster, actors_for, check, needs_of
+from rookery.backends.ray.cluster import Cluster, actors_for, check_resources, needs_of
 from rookery.backends.ray.messages import (
-    Kept,
     Origin,
-    Played,
-    Where,
+    ReplayStatus,
+    SegmentInfo,
+    WorkerPlace,
     from_arrays,
-    joined,
+    join_segments,
     to_arrays,
 )
-from rookery.backends.ray.replay_statistics import ReplayLedger
-from rookery.backends.ray.slots import ActorPost
-from rookery.backends.ray.status import StatusRow, table
+from rookery.backends.ray.replay_statistics import ReplayStatistics
+from rookery.backends.ray.slots import ActorSlot
+from rookery.backends.ray.status import StatusRow, status_table
 from rookery.config import RayConfig, default_config
 from rookery.data.steps import Segment, Steps
 from rookery.errors import BadInput
-from rookery.learning.actor import Times
+from rookery.learning.actor import Played, Times
 from rookery.memory.budget import share_of_capacity
 
 
@@ -42,7 +42,7 @@ def segment_of(rows, lanes, value):
 
 
 def test_segments_stand_side_by_side_and_short_ones_are_masked():
-    both = joined([segment_of(2, 1, 5), segment_of(4, 2, 7)])
+    both = join_segments([segment_of(2, 1, 5), segment_of(4, 2, 7)])
     assert both.steps.mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 1, 1]]
     assert both.steps.reward.tolist() == [[5, 7, 7], [5, 7, 7], [0, 7, 7], [0, 7, 7]]
     assert both.steps.obs["a"].shape == (4, 3, 3)
@@ -54,7 +54,7 @@ def test_segments_stand_side_by_side_and_short_ones_are_masked():
 
 def test_a_segment_alone_is_not_copied():
     segment = segment_of(2, 1, 5)
-    assert joined([segment]) is segment
+    assert join_segments([segment]) is segment
 
 
 def test_arrays_travel_without_a_copy_and_without_a_warning(recwarn):
@@ -103,9 +103,9 @@ def test_actors_that_fit(algorithm, ray, cpus, actors):
 def test_a_cluster_that_is_too_small_says_what_it_has():
     config = on_ray("apex")
     cluster = Cluster(2, {"CPU": 4.0}, {"CPU": 2.0}, {"CPU": 4.0})
-    check(config, needs_of(config, 0), 3, cluster)
+    check_resources(config, needs_of(config, 0), 3, cluster)
     with pytest.raises(BadInput, match="they ask for 5 CPUs, and the cluster has 2 nodes with 4"):
-        check(config, needs_of(config, 0), 4, cluster)
+        check_resources(config, needs_of(config, 0), 4, cluster)
 
 
 def test_a_part_of_a_capacity():
@@ -115,47 +115,48 @@ def test_a_part_of_a_capacity():
 
 def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
     times = Times(env_s, 0.0, 0.0)
-    return Played(steps, list(episodes), [], times, cpu_s, 0.1, 3, {}, Origin("a", 0))
+    done = Played(steps, list(episodes), [], times, torch.tensor(0.1))
+    return SegmentInfo(done, cpu_s, 3, {}, Origin("a", 0))
 
 
-def test_a_post_remembers_what_those_before_did():
-    post = ActorPost(0, lambda restart: (object(), object()))
-    post.fill()
-    post.note(played(10, [(5.0, 10)], env_s=1.0, cpu_s=2.0))
-    post.note(played(10, [(7.0, 10)], env_s=1.5, cpu_s=3.0))
-    post.fill()
-    post.note(played(4, env_s=0.25, cpu_s=0.5))
-    assert post.env_steps == 24
-    assert post.times_before.plus(post.times).env_s == 1.75
-    assert post.cpu_before + post.cpu_s == 3.5
-    assert post.returns == [5, 7]
+def test_a_slot_adds_up_the_work_of_all_its_processes():
+    slot = ActorSlot(0, lambda restart: (object(), object()))
+    slot.fill()
+    slot.add(played(10, [(5.0, 10)], env_s=1.0, cpu_s=2.0), 0)
+    slot.add(played(10, [(7.0, 10)], env_s=1.5, cpu_s=3.0), 0)
+    slot.fill()
+    slot.add(played(4, env_s=0.25, cpu_s=0.5), 0)
+    assert slot.env_steps == 24
+    assert slot.tally.all_times.env_s == 1.75
+    assert slot.tally.all_cpu_s == 3.5
+    assert slot.returns == [5, 7]
 
 
 def test_a_lost_memory_counts_for_what_it_did_only():
-    ledger = ReplayLedger()
-    assert ledger.take_report(1.0) == {}
-    ledger.kept[0] = Kept(100, 50, 40, 0.8, 10.0, True)
-    ledger.kept[1] = Kept(100, 50, 40, 0.4, 20.0, True)
-    report = ledger.take_report(2.0)
+    replay_statistics = ReplayStatistics()
+    assert replay_statistics.take_report(1.0) == {}
+    replay_statistics.statuses[0] = ReplayStatus(100, 50, 40, 0.8, 10.0, True)
+    replay_statistics.statuses[1] = ReplayStatus(100, 50, 40, 0.4, 20.0, True)
+    report = replay_statistics.take_report(2.0)
     assert report["added_per_second"] == 100
     assert report["replay_fill"] == pytest.approx(0.6)
-    ledger.lost.add(0)
-    ledger.kept[2] = Kept(10, 0, 0, 0.1, 0.0, True)
-    report = ledger.take_report(1.0)
+    replay_statistics.lost.add(0)
+    replay_statistics.statuses[2] = ReplayStatus(10, 0, 0, 0.1, 0.0, True)
+    report = replay_statistics.take_report(1.0)
     assert report["added_per_second"] == 10
     assert report["trained_per_second"] == 0
     assert report["replay_fill"] == pytest.approx(0.25)
 
 
 def test_the_status_tells_of_many_actors_by_node():
-    here, there = (Where(node * 10, "host", 7, "cpu", 1) for node in "ab")
-    posts = [ActorPost(i, lambda restart: (None, None)) for i in range(20)]
-    for post in posts[:19]:
-        post.where = here if post.number < 12 else there
-        post.note(played(5, [(float(post.number), 5)]))
+    here, there = (WorkerPlace(node * 10, "host", 7, "cpu", 1) for node in "ab")
+    slots = [ActorSlot(i, lambda restart: (None, None)) for i in range(20)]
+    for slot in slots[:19]:
+        slot.place = here if slot.number < 12 else there
+        slot.add(played(5, [(float(slot.number), 5)]), 0)
     cluster = Cluster(2, {"CPU": 20.0}, {"CPU": 12.0}, {"CPU": 1.0})
     learner = StatusRow("learner 0", here, 1, "9 updates")
-    text = table(posts, [], [learner], cluster)
+    text = status_table(slots, [], [learner], cluster)
     assert "19 of 20 actors play" in text
     assert "12 actors  host aaaaaa" in text
     assert "7 actors   host bbbbbb" in text
@@ -163,4 +164,4 @@ def test_the_status_tells_of_many_actors_by_node():
     assert "learner 0" in text
     assert "in use: 19 of 20 CPUs" in text
     assert all(len(line) < 120 for line in text.splitlines())
-    assert "actor 3 " in table(posts[:4], [], [], cluster)
+    assert "actor 3 " in status_table(slots[:4], [], [], cluster)

@@ -57,7 +57,7 @@ def test_nobody_at_the_address(tmp_path, monkeypatch):
 
 def test_somebody_else_at_the_address(tmp_path, monkeypatch, listener):
     monkeypatch.setenv("RAY_ADDRESS", listener)
-    monkeypatch.setattr(connect, "CONNECT_S", 0.2)
+    monkeypatch.setattr(connect, "RAY_CONNECT_S", 0.2)
     assert f"no Ray answers at {listener}: waited 0.2 s for an answer" in refused(tmp_path)
 
 
@@ -78,11 +78,11 @@ def test_somebody_else_at_the_address(tmp_path, monkeypatch, listener):
         ({"algorithm": "apex", "actors": 1, "ray": {"replay_shards": 2}}, "ray.replay_shards=2"),
     ],
 )
-def test_more_than_there_is(joined, tmp_path, settings, line):
+def test_more_than_there_is(joined_cluster, tmp_path, settings, line):
     assert line in refused(tmp_path, **settings)
 
 
-def test_a_module_that_workers_cannot_import(joined, tmp_path, monkeypatch):
+def test_a_module_that_workers_cannot_import(joined_cluster, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(HELPERS))
     monkeypatch.setenv("ROOKERY_TEST_DRIVER", "1")
     line = refused(tmp_path, environment="driver_only:Only", actors=1)
@@ -91,15 +91,15 @@ def test_a_module_that_workers_cannot_import(joined, tmp_path, monkeypatch):
     sys.modules.pop("driver_only", None)
 
 
-def test_a_wait_for_others_has_a_limit(joined, tmp_path):
+def test_a_wait_for_others_has_a_limit(joined_cluster, tmp_path):
     import ray
 
-    ray.init(address=joined.address, log_to_driver=False)
+    ray.init(address=joined_cluster.address, log_to_driver=False)
     try:
         hog = ray.util.placement_group([{"CPU": cpus} for cpus in (1, 2, 2)])
         ray.get(hog.ready())
         line = refused(tmp_path, actors=1, ray={"start_seconds": 9})
-        assert "waited 9 s (ray.start_seconds) for 1 of 1 actors" in line
+        assert "timed out after 9 s (ray.start_seconds) waiting for 1 of 1 actors" in line
         assert "of which 0 CPUs are free" in line
     finally:
         ray.shutdown()
@@ -107,5 +107,5 @@ def test_a_wait_for_others_has_a_limit(joined, tmp_path):
 
 def test_settings_that_disagree(tmp_path):
     assert "learners=2 needs --backend ray" in refused(tmp_path, backend="serial", learners=2)
-    assert "learners=3 is more than one for each" in refused(tmp_path, learners=3, actors=2)
+    assert "learners=3 must be at most actors=2" in refused(tmp_path, learners=3, actors=2)
     assert "ray.actor_gpus must be a whole number" in refused(tmp_path, ray={"actor_gpus": 1.5})

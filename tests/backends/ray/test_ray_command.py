@@ -10,7 +10,7 @@ import pytest
 from test_faults import PPO, column
 
 import rookery
-from rookery.slurm.offspring import offspring
+from rookery.processes import descendants
 from rookery.training.start import resume
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -25,10 +25,10 @@ def test_it_listens_on_loopback_only_and_leaves_nothing_behind(command):
     """Interrupted, it saves, and all that it started ends."""
     run = command(*PPO, "--actors", 2, "--env-steps", 10**7)
     run.until(lambda r: len(r.rows()) > 2)
-    started = offspring(run.process.pid)
+    started = [each.pid for each in descendants(run.process.pid)]
     names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
     assert sum(b"raylet/raylet" in name for name in names) == 1
-    assert sum(b"ray::ActorRole" in name for name in names) == 2
+    assert sum(b"ray::ActorWorker" in name for name in names) == 2
     hosts = set().union(*(listening(pid) for pid in started))
     assert hosts, "nobody listens, so Ray runs elsewhere"
     assert hosts <= LOOPBACK
@@ -62,7 +62,7 @@ def listening(pid):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("apex", marks=pytest.mark.long)])
-def test_a_run_goes_on_elsewhere(joined, tmp_path, algorithm):
+def test_a_run_goes_on_elsewhere(joined_cluster, tmp_path, algorithm):
     """Begun on a cluster and resumed on one core, and the other way round."""
     algo = {"capacity": 5_000, "warm_up": 100} if algorithm == "apex" else {}
     settings = {"envs": 4, "env_steps": 1_500, "algo": algo, "console": io.StringIO()}

@@ -6,8 +6,13 @@ import torch
 from in_process import Handle, Here
 from scenes import CPU
 
-from rookery.backends.ray.remote_replay import MOST_TOGETHER, RemoteReplay, charged, dealt
-from rookery.backends.ray.workers import ShardRole
+from rookery.backends.ray.remote_replay import (
+    MAX_BATCHES_TOGETHER,
+    RemoteReplay,
+    draw_shard_sizes,
+    split_charge,
+)
+from rookery.backends.ray.workers import ShardWorker
 from rookery.data.steps import Segment, Steps
 from rookery.memory.distributions import Prioritized, Uniform
 from rookery.memory.limiter import Limiter
@@ -31,7 +36,7 @@ def a_shard(first, priorities, alpha=ALPHA, ratio=None, seed=0):
     obs = torch.arange(first, first + rows, dtype=torch.float32)[:, None]
     memory.add(Segment(Steps(obs, ones, ones, ones, ones, {}), (), (), (), ones[0]))
     memory.reweigh(torch.arange(rows - 1), torch.tensor(priorities))
-    shard = ShardRole.__new__(ShardRole)
+    shard = ShardWorker.__new__(ShardWorker)
     shard.memory = memory
     return shard
 
@@ -131,7 +136,7 @@ def test_a_shard_is_drawn_from_once_its_warm_up_is_over(here):
     assert all((windows(batch) >= 3).all() for batch in drawn(replay, 20))
     young.memory.limiter.started_at = 0
     rest = list(drawn(replay, 40))
-    asked_before = 3 * MOST_TOGETHER  # with totals from before it
+    asked_before = 3 * MAX_BATCHES_TOGETHER  # with totals from before it
     assert all((windows(batch) < 3).any() for batch in rest[asked_before:])
 
 
@@ -143,14 +148,14 @@ def test_batches_with_windows_of_a_lost_shard_are_dropped_and_others_come(here):
     rest = list(drawn(replay, 40))
     assert replay.lost == {4}
     assert all(len(windows(batch)) == BATCH for batch in rest)
-    given_before = 3 * MOST_TOGETHER  # the rest of one order, and two that were under way
+    given_before = 3 * MAX_BATCHES_TOGETHER  # the rest of one order, and two that were under way
     assert all((windows(batch) < 3).all() for batch in rest[given_before:])
 
 
 @pytest.mark.parametrize("shares", [[0.3, 0.7], [0.0, 1.0, 0.0], [0.05, 0.05, 0.9], [1.0]])
 def test_a_batch_is_dealt_out_by_the_shares(shares):
     random = np.random.default_rng(0)
-    counts = np.array([dealt(np.array(shares), 10, random) for _ in range(2_000)])
+    counts = np.array([draw_shard_sizes(np.array(shares), 10, random) for _ in range(2_000)])
     assert (counts.sum(1) == 10).all()
     assert (abs(counts - 10 * np.array(shares)) <= 1).all()
     np.testing.assert_allclose(counts.mean(0), 10 * np.array(shares), atol=0.05)
@@ -162,7 +167,7 @@ def test_nobody_is_charged_with_more_than_its_credit():
         credits = random.integers(0, 50, random.integers(1, 5)).tolist()
         count = int(random.integers(0, sum(credits) + 1))
         if sum(credits):
-            charges = charged(credits, count)
+            charges = split_charge(credits, count)
             assert sum(charges) == count
             assert all(0 <= c <= most for c, most in zip(charges, credits, strict=True))
 
@@ -187,11 +192,11 @@ def test_shards_that_are_drawn_from_unequally_all_go_on(drive):
     here, driver, told = drive(
         "apex", "CartPole-v1", actors=2, envs=2, ray={"replay_shards": 2}, algo=algo
     )
-    first, second = (shard.memory for shard in here.roles(ShardRole))
+    first, second = (shard.memory for shard in here.workers(ShardWorker))
     weights_of = second.distribution.weights_of
     second.distribution.weights_of = lambda priority: 1e-4 * weights_of(priority)
     for _ in range(2_000):
-        driver.advance()
+        driver.advance(0)
         if min(first.limiter.inserted, second.limiter.inserted) >= 400:
             break
     for memory in (first, second):

@@ -1,4 +1,4 @@
-"""Environments to be served: of today's API and of the old one."""
+"""Environments for tests, of the current Gymnasium API and of the old one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Mixed(gymnasium.Env):
 
 
 class Old:
-    """The four-value API: `seed` apart from `reset`, `done`, a truncation told in the info."""
+    """The old API: `seed` beside `reset`, four values from `step`, truncation in the info."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -85,7 +85,7 @@ class Old:
 
 
 class Film(gymnasium.Env):
-    """Pictures of one colour: frame t of an episode is all 10 t, red only; ends at frame 9."""
+    """Images whose red channel is 10 t in frame t; episodes end at frame 9."""
 
     observation_space = spaces.Box(0, 255, (4, 6, 3), np.uint8)
     action_space = spaces.Discrete(2)
@@ -105,7 +105,7 @@ class Film(gymnasium.Env):
 
 
 class Failing(gymnasium.Env):
-    """Raises at the step that is given the action 1; leaves the process at 2."""
+    """Raises at action 1, and raises SystemExit at action 2."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
     action_space = spaces.Discrete(3)
@@ -119,3 +119,16 @@ class Failing(gymnasium.Env):
         if action == 2:
             raise SystemExit(3)
         return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class Large(gymnasium.Env):
+    """Observations of a million bytes."""
+
+    observation_space = spaces.Box(0, 255, (1_000_000,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1_000_000, np.uint8), {}
+
+    def step(self, action):
+        return np.zeros(1_000_000, np.uint8), 0.0, False, False, {}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scenes import CPU
 
-from rookery.backends.choose import build
+from rookery.backends.factory import make_backend
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
 
@@ -17,13 +17,12 @@ def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
     settings = {"envs": 4, "backend": "serial", "threads": 1, "net": net or {}, "algo": algo}
     settings["learner"] = {"micro_batches": parts, "trace": recorded}
     config = resolve(algorithm, "CartPole-v1", settings, use_preset=False).config
-    built = build(config, Alone(), CPU)
-    learner = built.parts.learner
+    backend = make_backend(config, Alone(), CPU)
     for _ in range(rounds):
-        built.backend.advance()
-    built.backend.close()
-    assert learner.updates > 8
-    return learner
+        backend.advance(0)
+    backend.close()
+    assert backend.learner.updates > 8
+    return backend.learner
 
 
 @pytest.mark.parametrize(
@@ -40,8 +39,8 @@ def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
 def test_a_recorded_run_is_the_same_run(algorithm, net, algo):
     plain = learner_after(algorithm, 60, False, net, **algo)
     recorded = learner_after(algorithm, 60, True, net, **algo)
-    assert recorded.at_once.refused is None
-    assert any(recording.trusted for recording in recorded.at_once.recordings.values())
+    assert recorded.gradient.refused is None
+    assert any(recording.trusted for recording in recorded.gradient.traces.values())
     assert recorded.updates == plain.updates
     torch.testing.assert_close(recorded.flat.values, plain.flat.values, **ROUNDING)
     assert recorded.take_metrics() == pytest.approx(plain.take_metrics(), rel=1e-3)
@@ -55,11 +54,11 @@ def test_gradients_added_from_recordings_are_the_same(algorithm, parts, algo):
     rounds = 60 if algorithm == "dqn" else 4
     plain = learner_after(algorithm, rounds, False, parts=parts, **algo)
     recorded = learner_after(algorithm, rounds, True, parts=parts, **algo)
-    assert recorded.accumulate.refused is None
-    assert any(recording.trusted for recording in recorded.accumulate.recordings.values())
+    assert recorded.gradient.refused is None
+    assert any(recording.trusted for recording in recorded.gradient.traces.values())
     torch.testing.assert_close(recorded.flat.values, plain.flat.values, **ROUNDING)
 
 
 def test_sequences_cut_where_episodes_end_are_computed_as_they_are():
     learner = learner_after("r2d2", 60, True, {"core_size": 8}, **REPLAY, burn_in=2, unroll=6)
-    assert "reads a value" in learner.at_once.refused
+    assert "reads a value" in learner.gradient.refused

@@ -1,4 +1,4 @@
-"""Operations run by NumPy come to what torch makes of them."""
+"""Generated programs give the results of the recorded PyTorch operations."""
 
 import threading
 
@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from rookery.tracing import numpy_operations
-from rookery.tracing.calls import Slot, leaves, replaced
+from rookery.tracing import numpy_operations, program
+from rookery.tracing.calls import Slot, collect, replace_leaves
 from rookery.tracing.numpy_operations import TRANSLATIONS
-from rookery.tracing.numpy_program import SMALL, Plan, Program
-from rookery.tracing.passes import simplified
+from rookery.tracing.program import OUT_VARIANTS, SET_ASIDE, Binding, Program
 from rookery.tracing.recorder import Recorder
+from rookery.tracing.simplify import drop_unused, fold_constants
 
 aten = torch.ops.aten
 NAN, INFINITY = float("nan"), float("inf")
@@ -161,158 +161,182 @@ GRADIENTS = {
 IN_INFERENCE = ("layers", "types")
 
 
-def planned(function, inputs):
-    """The plan of what a function does with the inputs, and what it gave."""
+def program_of(function, inputs):
+    """The program of a function, the tensors that it captured, and the function's result."""
     own = [x.clone() for x in inputs]
-    recorder = Recorder(own)
-    with recorder:
+    with Recorder(own) as recorder:
         result = function(*own)
     assert recorder.refused is None
-    outputs = leaves(replaced(result, torch.Tensor, recorder.slot_of), Slot)
-    work = simplified(recorder.calls, recorder.tensors, outputs)
-    given, met = recorder.inputs[: len(own)], recorder.inputs[len(own) :]
-    plan = Plan(given, [*met, *work.fixed], work.calls, work.outputs, recorder.tensors)
-    return plan, leaves(result, torch.Tensor)
+    slots = replace_leaves(result, torch.Tensor, recorder.slot_of)
+    calls, constants = fold_constants(recorder.calls, recorder.tensors)
+    calls = drop_unused(calls, recorder.tensors, collect(slots, Slot))
+    captured = [*recorder.captured, *constants]
+    made = Program(recorder.inputs, captured, calls, slots, recorder.tensors)
+    return made, [recorder.tensors[slot.index].detach() for slot in captured], result
 
 
-def ran(plan, inputs):
-    program = Program(plan, [plan.example(slot).detach() for slot in plan.met])
-    return program(inputs)
+def tensors_of(tree):
+    return collect(tree, torch.Tensor)
+
+
+def check(function, inputs, others):
+    """Compare the program with the function on both kinds of inputs; return the program."""
+    made, captured, expected = program_of(function, inputs)
+    run = made.bind(captured)
+    assert_close(
+        tensors_of(run(*[x.clone() for x in inputs])), tensors_of(expected), equal_nan=True
+    )
+    theirs = function(*[x.clone() for x in others])
+    ours = run(*[x.clone() for x in others])
+    assert_close(tensors_of(ours), tensors_of(theirs), equal_nan=True)
+    return made
+
+
+def gradient_of(name):
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(GRADIENTS[name](x), x)[0]
+
+    return gradient
+
+
+@pytest.fixture(params=["NumPy", "out variants", "PyTorch"])
+def engine(request, monkeypatch):
+    """The functions that run the operations."""
+    if request.param == "out variants":
+        always = {op: (function, name, 0) for op, (function, name, _) in OUT_VARIANTS.items()}
+        monkeypatch.setattr(program, "OUT_VARIANTS", always)
+    if request.param == "PyTorch":
+        monkeypatch.setattr(program, "SET_ASIDE", 0)
+    return request.param
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_comes_to_what_torch_makes_of_it(name):
+def test_an_operation_gives_the_results_of_pytorch(name, engine):
     function, inputs = OPERATIONS[name]
-    plan, expected = planned(function, inputs)
-    assert plan.pays()
-    assert_close(ran(plan, inputs), expected, equal_nan=True)
-    # And of other numbers what it makes of those.
     others = [x.flip(0) if x.ndim and x.dtype != torch.int64 else x for x in inputs]
-    theirs = leaves(function(*[x.clone() for x in others]), torch.Tensor)
-    assert_close(ran(plan, others), theirs, equal_nan=True)
+    made = check(function, inputs, others)
+    assert made.engines <= {"PyTorch" if engine == "PyTorch" else "NumPy"}
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_are_torchs(name):
-    def gradient(x):
-        x = x.requires_grad_()
-        (grad,) = torch.autograd.grad(GRADIENTS[name](x), x)
-        return grad
-
-    plan, _ = planned(gradient, [A])
-    assert plan.pays()
-    other = A * 0.7 + 0.2
-    assert_close(ran(plan, [other]), [gradient(other.clone())])
+def test_gradients_are_those_of_pytorch(name, engine):
+    made = check(gradient_of(name), [A], [A * 0.7 + 0.2])
+    assert made.engines == {"PyTorch" if engine == "PyTorch" else "NumPy"}
 
 
 def test_every_translation_is_tested():
     tested = set()
     for function, inputs in OPERATIONS.values():
-        tested.update(call.operation for call in planned(function, inputs)[0].calls)
-    for loss in GRADIENTS.values():
-        plan, _ = planned(
-            lambda x, loss=loss: torch.autograd.grad(loss(x.requires_grad_()), x)[0], [A]
-        )
-        tested.update(call.operation for call in plan.calls)
+        tested.update(call.operation for call in program_of(function, inputs)[0].calls)
+    for name in GRADIENTS:
+        tested.update(call.operation for call in program_of(gradient_of(name), [A])[0].calls)
     for name in IN_INFERENCE:
         with torch.inference_mode():
-            tested.update(call.operation for call in planned(*OPERATIONS[name])[0].calls)
+            tested.update(call.operation for call in program_of(*OPERATIONS[name])[0].calls)
     assert set(TRANSLATIONS) <= tested
+    assert set(OUT_VARIANTS) <= set(TRANSLATIONS)
 
 
 @pytest.mark.parametrize("name", IN_INFERENCE)
-def test_operations_that_are_whole_in_inference_alone(name):
+def test_operations_that_are_not_decomposed_in_inference_mode(name, engine):
     function, inputs = OPERATIONS[name]
     with torch.inference_mode():
-        plan, expected = planned(function, inputs)
-        assert plan.pays()
-        assert_close(ran(plan, inputs), expected)
+        check(function, inputs, inputs)
 
 
-@pytest.mark.parametrize(
-    ("function", "inputs"),
-    [
-        (lambda x, y: torch.add(x, y, alpha=2), (A, B)),
-        (lambda x, y: torch.addmm(x[0, 0], x, y.t(), beta=0.5), (A, B)),
-        (lambda x: x.pow(3), (A,)),
-        (lambda x: torch.erf(x), (A,)),
-        (lambda x: x.argmax(-1, keepdim=True), (A,)),
-        (lambda x: x.std(), (A,)),
-        (lambda x: x.gather(0, WHICH[:5].t()), (A,)),
-        (lambda x, y: F.mse_loss(x, y), (A, B)),
-        (lambda x, y: F.huber_loss(x, y), (A, B)),
-        (lambda x, i: x.scatter_add(1, torch.cat([i, i], 1), x), (A, WHICH)),
-        (lambda x: x.max(-1).values, (A,)),
-        (lambda x: x + 1, (A.bfloat16(),)),
-        (lambda x: x + 1, (torch.zeros(SMALL + 1),)),
-        (lambda x: x.sum(), (torch.zeros(0),)),
-        (lambda x: x.add_(1), (A,)),
-        (lambda x, y: x / y, (WHOLE, WHOLE)),
-        (lambda x: x + 1.5, (WHOLE,)),
-        (lambda x, y: x == y, (ROW, DOUBLE)),
-        (lambda x, y: x < y, (A, WHOLE)),
-        (lambda x: x.pow(2.0), (BYTES,)),
-        (lambda x: x.exp(), (BYTES,)),
-        (lambda x: x.sigmoid(), (BYTES,)),
-        (lambda x, y: x.addcmul(y, y), (A, BYTES)),
-        (lambda x: x == -1, (BYTES,)),
-        (lambda x, y: x + y, (BYTES, WHOLE[0, 0])),
-        (lambda x: x.sum(-1), (SINGLE,)),
-        (lambda x: x.sign(), (YES,)),
-        (lambda x, i: x.gather(1, i), (A, WHICH[:3])),
-    ],
-)
-def test_what_is_not_done_here_is_left_alone(function, inputs):
-    assert not planned(function, inputs)[0].pays()
+UNTRANSLATED = [
+    (lambda x, y: torch.add(x, y, alpha=2), (A, B)),
+    (lambda x, y: torch.addmm(x[0, 0], x, y.t(), beta=0.5), (A, B)),
+    (lambda x: x.pow(3), (A,)),
+    (lambda x: torch.erf(x), (A,)),
+    (lambda x: x.argmax(-1, keepdim=True), (A,)),
+    (lambda x: x.std(), (A,)),
+    (lambda x: x.gather(0, WHICH[:5].t()), (A,)),
+    (lambda x, y: F.mse_loss(x, y), (A, B)),
+    (lambda x, y: F.huber_loss(x, y), (A, B)),
+    (lambda x, i: x.scatter_add(1, torch.cat([i, i], 1), x), (A, WHICH)),
+    (lambda x: x.max(-1).values, (A,)),
+    (lambda x: x + 1, (A.bfloat16(),)),
+    (lambda x: x + 1, (torch.zeros(SET_ASIDE + 1),)),
+    (lambda x: x.sum(), (torch.zeros(0),)),
+    (lambda x: x.add_(1), (A,)),
+    (lambda x, y: x / y, (WHOLE, WHOLE)),
+    (lambda x: x + 1.5, (WHOLE,)),
+    (lambda x, y: x == y, (ROW, DOUBLE)),
+    (lambda x, y: x < y, (A, WHOLE)),
+    (lambda x: x.pow(2.0), (BYTES,)),
+    (lambda x: x.exp(), (BYTES,)),
+    (lambda x: x.sigmoid(), (BYTES,)),
+    (lambda x, y: x.addcmul(y, y), (A, BYTES)),
+    (lambda x: x == -1, (BYTES,)),
+    (lambda x, y: x + y, (BYTES, WHOLE[0, 0])),
+    (lambda x: x.sum(-1), (SINGLE,)),
+    (lambda x: x.sign(), (YES,)),
+    (lambda x, i: x.gather(1, i), (A, WHICH[:3])),
+]
 
 
-def test_what_is_given_and_what_is_made_have_memory_of_their_own():
-    plan, _ = planned(lambda x: (x + 1, x), [A])
-    program, given = Program(plan, []), A.clone()
-    first, same = program([given])
-    program([given + 1])
+@pytest.mark.parametrize(("function", "inputs"), UNTRANSLATED)
+def test_operations_without_a_translation_are_left_to_pytorch(function, inputs):
+    made = check(function, inputs, inputs)
+    assert "PyTorch" in made.engines
+
+
+def test_results_of_pytorch_are_handed_to_numpy_and_back():
+    def function(x):
+        return (torch.erf(x * 2) + 1).erf() * 3
+
+    made = check(function, [A], [B])
+    assert made.engines == {"NumPy", "PyTorch"}
+    assert len(made.by_torch) == 2
+
+
+def test_inputs_and_results_do_not_share_memory_with_the_program():
+    made, captured, _ = program_of(lambda x: (x + 1, x), [A])
+    run, given = made.bind(captured), A.clone()
+    first, same = run(given)
+    run(given + 1)
     assert_close(first, A + 1)
     assert_close(same, A)
     assert_close(given, A)
 
 
-def test_what_was_met_is_shared():
+def test_captured_tensors_are_read_and_written(engine):
     weight, total = torch.ones(5), torch.zeros(5)
 
     def add(x):
         total.add_(x * weight)
         return total.sum()
 
-    plan, _ = planned(add, [ROW])
-    assert plan.pays()
+    made, captured, _ = program_of(add, [ROW])
     theirs = {id(weight): torch.full((5,), 2.0), id(total): torch.zeros(5)}
-    met = [theirs[id(plan.example(slot))] for slot in plan.met]
-    program = Program(plan, met)
+    others = {weight.data_ptr(): theirs[id(weight)], total.data_ptr(): theirs[id(total)]}
+    run = made.bind([others[tensor.data_ptr()] for tensor in captured])
     for number in range(1, 4):
-        assert_close(program([ROW])[0], number * 2 * ROW.sum())
+        assert_close(run(ROW), number * 2 * ROW.sum())
     assert_close(theirs[id(total)], 6 * ROW)
 
 
-def test_large_products_are_torchs(monkeypatch):
+def test_large_products_are_computed_by_pytorch(monkeypatch):
     """They are spread over the threads that the run may have."""
     monkeypatch.setattr(numpy_operations, "PRODUCT", 10)
-    plan, expected = planned(lambda x, y: F.linear(x, y), (A, B))
-    assert_close(ran(plan, (A, B)), expected)
-    program = Program(plan, [])
-    assert [step.func for step in program.steps] == [torch.mm]
+    made, captured, _ = program_of(lambda x, y: F.linear(x, y), (A, B))
+    steps = [x for x in Binding(made, captured).variables.values() if hasattr(x, "func")]
+    assert [step.func for step in steps] == [torch.mm]
 
 
 def test_threads_take_turns():
     network = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3)).requires_grad_(False)
-    plan, _ = planned(lambda x: network(x), [torch.randn(8, 4)])
-    program = Program(plan, [plan.example(slot) for slot in plan.met])
+    made, captured, _ = program_of(lambda x: network(x), [torch.randn(8, 4)])
+    run = made.bind(captured)
     wrong = []
 
     def play(seed):
         draw = torch.Generator().manual_seed(seed)
         for _ in range(300):
             x = torch.randn(8, 4, generator=draw)
-            if not torch.allclose(program([x])[0], network(x), atol=1e-5):
+            if not torch.allclose(run(x), network(x), atol=1e-5):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=play, args=(seed,)) for seed in range(4)]

@@ -1,45 +1,31 @@
-"""How far a run is: counters every rank agrees on."""
+"""Counters of a run that every rank agrees on."""
 
 from __future__ import annotations
 
 import collections
 import time
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from rookery.backends.base import Report
 from rookery.config import RunConfig
 
 WINDOW = 100
+"""Episodes that mean returns are over."""
 EMA_DECAY = 0.99
-CPU_INTERVAL_S = 0.05
-
-
-class Share(NamedTuple):
-    """What one rank or one actor did lately; times are since the sitting began."""
-
-    env_steps: int
-    episodes: list[tuple[float, int]]
-    notices: list[str]
-    """What its environments had to tell."""
-    env_s: float
-    inference_s: float
-    transfer_s: float
-    learn_s: float
-    reduce_s: float
-    wait_s: float
-    cpu_s: float
-    interrupted: bool
-    seconds: float
 
 
 @dataclass
 class Progress:
-    """Counters over all ranks and all sittings of a run."""
+    """Counters over all ranks since the run's first start, earlier processes included."""
 
     env_steps: int = 0
     updates: int = 0
+    samples: float = 0.0
     episodes: int = 0
     seconds: float = 0.0
+    input_bytes: int | None = None
+    """Size of a batch; None before the first."""
     return_ema: float | None = None
     returns: collections.deque[float] = field(
         default_factory=lambda: collections.deque(maxlen=WINDOW)
@@ -49,22 +35,23 @@ class Progress:
     )
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
-    cpu_started: float = field(default_factory=time.process_time)
-    cpu_asked: float = 0.0
-    cpu_s: float = 0.0
+    """Start or resumption of the run in this process."""
     seconds_before: float = 0.0
+    """Training time before the resumption."""
 
-    def take(self, shares: list[Share], updates: int) -> None:
-        """Add what all ranks did in an iteration."""
-        self.updates = updates
-        self.interrupted = any(share.interrupted for share in shares)
-        self.seconds = self.seconds_before + shares[0].seconds
-        for share in shares:
-            self.env_steps += share.env_steps
-            for episode_return, length in share.episodes:
-                self.note_episode(episode_return, length)
+    def add(self, report: Report) -> None:
+        """Add what all workers did since the last report."""
+        self.updates, self.samples = report.updates, report.samples
+        self.input_bytes = report.input_bytes
+        self.interrupted = any(worker.interrupted for worker in report.workers)
+        # All ranks take the time of the first, so that they agree when time is up.
+        self.seconds = self.seconds_before + report.workers[0].seconds
+        for worker in report.workers:
+            self.env_steps += worker.env_steps
+            for episode_return, length in worker.episodes:
+                self.add_episode(episode_return, length)
 
-    def note_episode(self, episode_return: float, length: int) -> None:
+    def add_episode(self, episode_return: float, length: int) -> None:
         """Add an episode to the window and the moving average."""
         self.episodes += 1
         self.returns.append(episode_return)
@@ -73,27 +60,16 @@ class Progress:
         self.return_ema = EMA_DECAY * before + (1 - EMA_DECAY) * episode_return
 
     def elapsed(self) -> float:
-        """Seconds since this sitting began."""
+        """Return the seconds since the start or resumption in this process."""
         return time.monotonic() - self.started
-
-    def cpu_seconds(self) -> float:
-        """CPU time of this process since this sitting began, all threads together.
-
-        Asking the system takes long in some containers, so the answer may be a moment old.
-        """
-        now = time.monotonic()
-        if now >= self.cpu_asked + CPU_INTERVAL_S:
-            self.cpu_asked = now
-            self.cpu_s = time.process_time() - self.cpu_started
-        return self.cpu_s
 
     @property
     def return_mean(self) -> float | None:
-        """Mean of the last 100 training episodes, or of those there are."""
+        """Mean return of the last 100 training episodes, or of those there are."""
         return sum(self.returns) / len(self.returns) if self.returns else None
 
-    def ending(self, config: RunConfig) -> str | None:
-        """Why the run is over, or None."""
+    def end_reason(self, config: RunConfig) -> str | None:
+        """Return why the run is over; None if it is not."""
         if self.interrupted:
             return "interrupted"
         if self.solved(config.stop_return):
@@ -105,14 +81,14 @@ class Progress:
         return None
 
     def solved(self, stop_return: float | None) -> bool:
-        """Whether a full window of episodes has the return asked for."""
+        """True if the mean return over a full window of episodes has reached `stop_return`."""
         if stop_return is None or len(self.returns) < WINDOW:
             return False
         mean = self.return_mean
         return mean is not None and mean >= stop_return
 
-    def report(self) -> dict[str, Any]:
-        """The columns of progress.csv that are known here; no mean before the first episode."""
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of progress.csv that are known here; no means before an episode."""
         columns: dict[str, Any] = {
             "env_steps": self.env_steps,
             "updates": self.updates,
@@ -130,7 +106,7 @@ class Progress:
         return columns
 
     def state(self) -> dict[str, Any]:
-        """What `load` needs to go on."""
+        """Return what `load` needs to continue."""
         return {
             "env_steps": self.env_steps,
             "updates": self.updates,
@@ -141,20 +117,19 @@ class Progress:
             "lengths": list(self.lengths),
         }
 
-    def rewind(self, state: dict[str, Any]) -> None:
-        """Go back to what `state` returned earlier in this sitting; time goes on."""
-        seconds, before = self.seconds, self.seconds_before
-        self.returns.clear()
-        self.lengths.clear()
-        self.load(state)
-        self.seconds, self.seconds_before = seconds, before
-
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
+        self.rewind(state)
+        self.seconds = self.seconds_before = state["seconds"]
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Go back to an earlier state of this run; the time spent since is not taken back."""
         self.env_steps = state["env_steps"]
         self.updates = state["updates"]
+        self.samples = float(state.get("samples", 0))
         self.episodes = state["episodes"]
-        self.seconds = self.seconds_before = state["seconds"]
         self.return_ema = state["return_ema"]
+        self.returns.clear()
+        self.lengths.clear()
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])

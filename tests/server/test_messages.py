@@ -1,11 +1,11 @@
-"""Frames: what is encoded is decoded, and nothing else is taken for a message."""
+"""Encoding and decoding of messages, and refusal of malformed ones."""
 
 from __future__ import annotations
 
 import msgpack
 import numpy as np
 import pytest
-from rookery_server.wire import MAX_ARRAYS, MAX_HEADER_BYTES, Refused, decode, encode
+from rookery_server.messages import MAX_ARRAYS, MAX_HEADER_BYTES, Refused, decode, encode
 
 ARRAYS = [
     np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
@@ -19,7 +19,7 @@ ARRAYS = [
 ]
 
 
-def test_arrays_come_back_as_they_were():
+def test_arrays_are_equal_after_a_round_trip():
     frames = [bytes(frame) for frame in encode({"op": "x", "n": 1}, ARRAYS)]
     message = decode(frames)
     assert message.header["op"] == "x"
@@ -64,12 +64,12 @@ def header(**content):
         ([b"\x91" * 60_000], "malformed"),  # nested without end
     ],
 )
-def test_what_is_no_message_is_refused(frames, kind):
+def test_malformed_messages_are_refused(frames, kind):
     with pytest.raises(Refused) as refusal:
         decode(frames)
     assert refusal.value.kind == kind
 
 
-def test_objects_cannot_be_sent():
+def test_arrays_of_objects_cannot_be_encoded():
     with pytest.raises(ValueError, match="cannot be sent"):
         encode({}, [np.array([object()])])

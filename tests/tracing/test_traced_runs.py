@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,15 +14,16 @@ import rookery
 from rookery.algorithms import ALGORITHMS
 from rookery.algorithms.dqn import DQN
 from rookery.algorithms.ppo import PPO
-from rookery.backends.choose import build
+from rookery.backends.factory import make_backend
 from rookery.config import resolve
 from rookery.learning.reduce import Alone
-from rookery.tracing import recorder
+from rookery.tracing.function import TracedFunction
+from rookery.tracing.recorder import Recording
 
 REPLAY = {"capacity": 1_000, "warm_up": 50, "samples_per_insert": 4}
 SHORT = {"burn_in": 2, "unroll": 6, "batch_size": 8}
 IMAGES = {"env": {"kwargs": {"obs": "uint8[1,36,36]"}}}
-TRACED = "updates: traced, run by NumPy (small tensors)"
+TRACED = "updates: traced, run by NumPy"
 
 
 def weigh(loss, weight):
@@ -88,13 +91,15 @@ def faded(monkeypatch, algorithm):
     monkeypatch.setitem(ALGORITHMS, "fading", algorithm)
     algo = {"rollout_steps": 16, "optimizer": "sgd", "learning_rate": 0.1, "anneal": False}
     settings = {"envs": 4, "backend": "serial", "threads": 1, "algo": algo}
-    built = build(resolve("fading", "CartPole-v1", settings, use_preset=False).config, Alone(), CPU)
-    built.parts.algorithm.network.after = {}
+    config = resolve("fading", "CartPole-v1", settings, use_preset=False).config
+    backend = make_backend(config, Alone(), CPU)
+    learner = backend.learner
+    learner.algorithm.network.after = {}
     for _ in range(5):
-        built.backend.advance()
-    built.backend.close()
-    assert built.parts.learner.updates == 80
-    return built.parts.algorithm, built.parts.learner
+        backend.advance(0)
+    backend.close()
+    assert learner.updates == 80
+    return learner.algorithm, learner
 
 
 @pytest.mark.parametrize("algorithm", [Fading, FadingByConfig, FadingByCount])
@@ -106,13 +111,13 @@ def test_a_weight_of_the_loss_that_falls_to_0_counts_at_once(monkeypatch, algori
 def test_a_weight_that_is_set_to_0_is_traced_again(monkeypatch):
     _, learner = faded(monkeypatch, Fading)
     assert learner.take_notices() == [TRACED]
-    assert sum(recording.trusted for recording in learner.at_once.recordings.values()) == 2
+    assert sum(recording.trusted for recording in learner.gradient.traces.values()) == 2
 
 
 def test_a_count_of_updates_is_computed_plainly(monkeypatch):
     _, learner = faded(monkeypatch, FadingByCount)
     reason = "it depends on Python values that change: updates"
-    assert learner.take_notices() == [f"updates: computed plainly: {reason}"]
+    assert learner.take_notices() == [f"updates: not traced: {reason}"]
 
 
 def test_a_weight_that_is_not_seen_counts_from_the_next_comparison_on(monkeypatch):
@@ -122,7 +127,7 @@ def test_a_weight_that_is_not_seen_counts_from_the_next_comparison_on(monkeypatc
     assert not torch.equal(agent.weights(), agent.network.after[40])
     first, then = learner.take_notices()
     assert first == TRACED
-    assert then.startswith("warning: updates: computed plainly from now on: a Python value")
+    assert then.startswith("warning: updates: no longer traced: a Python value")
     assert "1.0)" in then
     assert "0.0)" in then
 
@@ -134,8 +139,8 @@ def no_recording(monkeypatch):
     def fails(self, *args):
         raise AssertionError("something is recorded")
 
-    monkeypatch.setattr(recorder.Recorded, "__init__", fails)
-    monkeypatch.setattr(recorder.Recorder, "__init__", fails)
+    monkeypatch.setattr(TracedFunction, "__init__", fails)
+    monkeypatch.setattr(Recording, "__init__", fails)
 
 
 def a_run(folder, algorithm="dqn", environment="CartPole-v1", **settings):
@@ -159,7 +164,7 @@ RUNS = {
 def test_without_trace_nothing_is_recorded(no_recording, tmp_path, name):
     run = a_run(tmp_path, learner={"trace": False}, **RUNS[name])
     run.evaluate(episodes=1)
-    assert "updates: computed plainly: learner.trace is false\n" in run.log_path.read_text()
+    assert "updates: not traced: learner.trace is false\n" in run.log_path.read_text()
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("images", DQN), ("ppo", PPO)])
@@ -171,15 +176,27 @@ def test_of_an_algorithm_that_is_not_traceable_nothing_is_recorded(
 
     monkeypatch.setitem(ALGORITHMS, "plain", Plain)
     run = a_run(tmp_path, **RUNS[name] | {"algorithm": "plain"})
-    assert "updates: computed plainly: Plain says traceable = False\n" in run.log_path.read_text()
+    assert "updates: not traced: Plain says traceable = False\n" in run.log_path.read_text()
 
 
 def test_on_other_devices_nothing_is_traced():
     made = resolve("ppo", "CartPole-v1", {}, use_preset=False).config
-    agent = build(made, Alone(), CPU).parts.algorithm
+    agent = make_backend(made, Alone(), CPU).learner.algorithm
     agent.device = torch.device("cuda")
     assert agent.untraced == "the device is cuda, not the CPU"
     assert agent.traced("acting", agent.choose, list) == agent.choose
+
+
+def test_no_private_namespace_of_torch_is_used_and_traced_is_the_only_entry_point():
+    package = Path(rookery.__file__).parent
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        if "tracing" in path.relative_to(package).parts:
+            assert "torch._C" not in text, path
+            assert "torch.jit" not in text, path
+        else:
+            found = re.findall(r"from rookery\.tracing.*|import rookery\.tracing.*", text)
+            assert set(found) <= {"from rookery.tracing import traced"}, path
 
 
 def lines(run):
@@ -193,9 +210,9 @@ def test_a_run_says_once_that_it_is_traced(tmp_path):
     assert lines(a_run(tmp_path, **RUNS["dqn"])) == [TRACED]
 
 
-def test_a_run_with_large_tensors_is_run_by_torchscript(tmp_path):
-    run = a_run(tmp_path, **RUNS["dqn"], net={"hidden": [256, 256]})
-    assert lines(run) == ["updates: traced, run by TorchScript"]
+def test_updates_with_large_tensors_are_run_by_pytorch_too(tmp_path):
+    run = a_run(tmp_path, **RUNS["dqn"], net={"hidden": [512, 512]})
+    assert lines(run) == ["updates: traced, run by NumPy and PyTorch"]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +225,7 @@ def test_a_run_with_large_tensors_is_run_by_torchscript(tmp_path):
 def test_a_run_says_why_it_is_computed_plainly(monkeypatch, tmp_path, name, settings, reason):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     run = a_run(tmp_path, **RUNS[name] | settings)
-    assert lines(run) == [f"updates: computed plainly: {reason}"]
+    assert lines(run) == [f"updates: not traced: {reason}"]
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
@@ -216,8 +233,8 @@ def test_acting_that_changes_unseen_is_told_of(monkeypatch, tmp_path, backend):
     bonus, segments = [0.0], itertools.count()
 
     class Biased(DQN):
-        def judge(self, obs, reward, state):
-            q, after = super().judge(obs, reward, state)
+        def q_values(self, obs, reward, state):
+            q, after = super().q_values(obs, reward, state)
             return q + bonus[0], after
 
         def exploration(self, env_steps, lanes):
@@ -228,4 +245,4 @@ def test_acting_that_changes_unseen_is_told_of(monkeypatch, tmp_path, backend):
     settings = RUNS["dqn"] | {"algorithm": "biased", "backend": backend, "actors": 1}
     told = lines(a_run(tmp_path, **settings | {"eval_steps": None}))
     (warning,) = [line for line in told if line != TRACED]
-    assert warning.startswith("warning: acting: computed plainly from now on: a Python value")
+    assert warning.startswith("warning: acting: no longer traced: a Python value")

@@ -1,20 +1,20 @@
-"""The protocol without sockets: order, room, ends."""
+"""The protocol without sockets: order of requests, room, ends of sessions."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from rookery_server.factory import Recipe
-from rookery_server.host import GONE_S, LEAST_REQUEST_BYTES, MAX_WAITING, Host, Peer
-from rookery_server.vector import Copies
-from rookery_server.wire import decode, encode
+from rookery_server.dispatcher import MAX_WAITING, RECONNECT_GRACE_S, Dispatcher, Peer
+from rookery_server.factory import EnvFactory
+from rookery_server.messages import MAX_HEADER_BYTES, decode, encode
+from rookery_server.vector import SequentialVector
 
 
 class Player:
     """A client without a socket."""
 
-    def __init__(self, host: Host, number: int = 1, user: str = ""):
-        self.host = host
+    def __init__(self, dispatcher: Dispatcher, number: int = 1, user: str = ""):
+        self.dispatcher = dispatcher
         self.peer = Peer([bytes([number])], number, user)
         self.token = bytes([number]) * 16
         self.seq = -1
@@ -23,7 +23,7 @@ class Player:
         """Header and arrays of the reply; a reply that is no error takes the number."""
         asked = self.seq + 1 if seq is None else seq
         content = {"op": op, "session": self.token, "seq": asked, **(header or {})}
-        frames = self.host.answer(self.peer, encode(content, arrays), now)
+        frames = self.dispatcher.answer(self.peer, encode(content, arrays), now)
         if frames is None:
             return None
         reply, arrays = decode([bytes(frame) for frame in frames])
@@ -38,9 +38,11 @@ class Player:
         return self.ask("step", arrays=[np.array(actions)], **more)
 
 
-def host_of(name="worlds:Old", most=4, kwargs=None, **more) -> Host:
-    recipe = Recipe(name, kwargs=kwargs)
-    return Host(lambda n, render: Copies(lambda: recipe.make(render), n), name, most, **more)
+def dispatcher_of(name="worlds:Old", max_envs=4, kwargs=None, **more) -> Dispatcher:
+    factory = EnvFactory(name, kwargs=kwargs)
+    return Dispatcher(
+        lambda n, render: SequentialVector(lambda: factory.make(render), n), name, max_envs, **more
+    )
 
 
 def kind(reply):
@@ -50,9 +52,9 @@ def kind(reply):
     return header["kind"]
 
 
-def test_a_request_that_is_repeated_is_answered_again_and_not_carried_out_again():
-    host = host_of()
-    player, mirror = Player(host), Player(host, 2)
+def test_a_repeated_request_gets_the_same_reply_and_no_second_step():
+    dispatcher = dispatcher_of()
+    player, mirror = Player(dispatcher), Player(dispatcher, 2)
     for each in (player, mirror):
         each.hello()
         each.ask("reset", {"seed": 5})
@@ -66,18 +68,18 @@ def test_a_request_that_is_repeated_is_answered_again_and_not_carried_out_again(
     assert [a.tobytes() for a in second[1]] == [a.tobytes() for a in other[1]]
 
 
-def test_a_hello_that_is_repeated_makes_no_second_session():
-    host = host_of(most=1)
-    player = Player(host)
+def test_a_repeated_hello_makes_no_second_session():
+    dispatcher = dispatcher_of(max_envs=1)
+    player = Player(dispatcher)
     first = player.hello()
     again = player.ask("hello", {"protocol": 1, "envs": 1}, seq=0)
     assert again[0] == first[0]
-    assert host.room == 0
+    assert dispatcher.free_envs == 0
 
 
-def test_requests_out_of_order_are_refused_and_count_for_nothing():
-    host = host_of()
-    player = Player(host)
+def test_requests_out_of_order_are_refused_and_keep_their_number_free():
+    dispatcher = dispatcher_of()
+    player = Player(dispatcher)
     assert kind(player.ask("reset")) == "session"
     assert kind(player.hello(protocol=2)) == "version"
     player.hello()
@@ -109,15 +111,15 @@ def test_requests_out_of_order_are_refused_and_count_for_nothing():
     ],
 )
 def test_actions_outside_their_space_are_refused(actions):
-    player = Player(host_of())
+    player = Player(dispatcher_of())
     player.hello()
     player.ask("reset")
     assert kind(player.ask("step", arrays=actions)) == "action"
     assert player.step(2)[0]["op"] == "step"
 
 
-def test_actions_of_a_multidiscrete_space_start_where_it_says():
-    player = Player(host_of("worlds:Mixed"))
+def test_actions_of_a_multidiscrete_space_respect_its_start():
+    player = Player(dispatcher_of("worlds:Mixed"))
     player.hello(envs=2)
     player.ask("reset")
     assert kind(player.ask("step", arrays=[np.array([[0, 0], [1, 0]])])) == "action"
@@ -126,9 +128,9 @@ def test_actions_of_a_multidiscrete_space_start_where_it_says():
     assert arrays[0].tolist() == [1.0, 1 / 3]
 
 
-def test_there_is_room_for_so_many_and_no_more():
-    host = host_of(most=4)
-    one, two, three = (Player(host, number) for number in (1, 2, 3))
+def test_environments_over_all_sessions_are_limited():
+    dispatcher = dispatcher_of(max_envs=4)
+    one, two, three = (Player(dispatcher, number) for number in (1, 2, 3))
     assert one.hello(envs=3)[0]["envs"] == 3
     refusal = two.hello(envs=2)
     assert kind(refusal) == "room"
@@ -141,85 +143,85 @@ def test_there_is_room_for_so_many_and_no_more():
     assert three.hello(envs=3)[0]["op"] == "hello"
 
 
-def test_those_who_wait_are_admitted_in_their_order_and_not_overtaken():
-    host = host_of(most=4)
-    players = [Player(host, number) for number in range(5)]
+def test_waiting_clients_are_admitted_in_order():
+    dispatcher = dispatcher_of(max_envs=4)
+    players = [Player(dispatcher, number) for number in range(5)]
     players[0].hello(envs=3)
     assert players[1].hello(envs=3, wait=100) is None
     assert players[2].hello(envs=1, wait=100) is None  # would fit, but came later
     assert kind(players[3].hello(envs=1)) == "room"
-    assert host.due(1.0) == []
+    assert dispatcher.expire_and_admit(1.0) == []
     players[0].ask("close")
-    replies = host.due(2.0)
+    replies = dispatcher.expire_and_admit(2.0)
     assert [peer.route for peer, _ in replies] == [players[1].peer.route, players[2].peer.route]
     assert [decode([bytes(f) for f in frames]).header["op"] for _, frames in replies] == [
         "hello",
         "hello",
     ]
-    assert host.room == 0
+    assert dispatcher.free_envs == 0
 
 
-def test_waiting_ends_in_time_and_with_the_connection():
-    host = host_of(most=1)
-    first, second, third = (Player(host, number) for number in (1, 2, 3))
+def test_waiting_ends_after_its_time_or_with_its_connection():
+    dispatcher = dispatcher_of(max_envs=1)
+    first, second, third = (Player(dispatcher, number) for number in (1, 2, 3))
     first.hello()
     second.hello(wait=10)
     third.hello(wait=50)
-    host.disconnected(third.peer.connection, 5.0)
-    assert host.due(9.0) == []
-    ((peer, frames),) = host.due(11.0)
+    dispatcher.disconnected(third.peer.connection, 5.0)
+    assert dispatcher.expire_and_admit(9.0) == []
+    ((peer, frames),) = dispatcher.expire_and_admit(11.0)
     assert peer == second.peer
     assert decode([bytes(f) for f in frames]).header["kind"] == "room"
-    assert not host.waiting
+    assert not dispatcher.waiting
 
 
-def test_few_may_wait():
-    host = host_of(most=1)
-    Player(host, 200).hello()
-    waiting = [Player(host, number).hello(wait=9) for number in range(MAX_WAITING)]
+def test_waiting_clients_are_limited():
+    dispatcher = dispatcher_of(max_envs=1)
+    Player(dispatcher, 200).hello()
+    waiting = [Player(dispatcher, number).hello(wait=9) for number in range(MAX_WAITING)]
     assert waiting == [None] * MAX_WAITING
-    assert kind(Player(host, 100).hello(wait=9)) == "room"
+    assert kind(Player(dispatcher, 100).hello(wait=9)) == "room"
 
 
 def test_a_silent_session_ends():
-    host = host_of(most=1, silence=100.0)
-    player = Player(host)
+    dispatcher = dispatcher_of(max_envs=1, silence=100.0)
+    player = Player(dispatcher)
     assert player.hello()[0]["silence"] == 100.0
     player.ask("reset", now=90.0)
-    host.due(150.0)
-    assert host.room == 0
-    host.due(191.0)
-    assert host.room == 1
+    dispatcher.expire_and_admit(150.0)
+    assert dispatcher.free_envs == 0
+    dispatcher.expire_and_admit(191.0)
+    assert dispatcher.free_envs == 1
     assert kind(player.step(0, now=192.0)) == "session"
 
 
-def test_a_session_outlives_its_connection_for_a_moment():
-    host = host_of(most=2)
-    gone, back = Player(host, 1), Player(host, 2)
+def test_a_session_survives_a_reconnection_within_the_grace_period():
+    dispatcher = dispatcher_of(max_envs=2)
+    gone, back = Player(dispatcher, 1), Player(dispatcher, 2)
     for player in (gone, back):
         player.hello()
         player.ask("reset")
-        host.disconnected(player.peer.connection, 0.0)
+        dispatcher.disconnected(player.peer.connection, 0.0)
     back.peer = Peer([b"new"], 77)
-    assert back.step(0, now=GONE_S / 2)[0]["op"] == "step"
-    host.due(GONE_S + 1)
-    assert host.room == 1
-    assert back.step(0, now=GONE_S + 2)[0]["op"] == "step"
-    assert kind(gone.step(0, now=GONE_S + 2)) == "session"
+    assert back.step(0, now=RECONNECT_GRACE_S / 2)[0]["op"] == "step"
+    dispatcher.expire_and_admit(RECONNECT_GRACE_S + 1)
+    assert dispatcher.free_envs == 1
+    assert back.step(0, now=RECONNECT_GRACE_S + 2)[0]["op"] == "step"
+    assert kind(gone.step(0, now=RECONNECT_GRACE_S + 2)) == "session"
 
 
-def test_a_session_that_is_replaced_makes_room():
-    host = host_of(most=1)
-    old, new = Player(host, 1), Player(host, 2)
+def test_a_replaced_session_frees_its_environments():
+    dispatcher = dispatcher_of(max_envs=1)
+    old, new = Player(dispatcher, 1), Player(dispatcher, 2)
     old.hello()
     assert kind(new.hello()) == "room"
     assert new.hello(replaces=old.token)[0]["op"] == "hello"
     assert kind(old.ask("reset")) == "session"
 
 
-def test_a_session_is_its_users_own():
-    host = host_of(most=2)
-    owner, thief = Player(host, 1, "key one"), Player(host, 2, "key two")
+def test_a_client_cannot_use_the_session_of_another_key():
+    dispatcher = dispatcher_of(max_envs=2)
+    owner, thief = Player(dispatcher, 1, "key one"), Player(dispatcher, 2, "key two")
     owner.hello()
     thief.token, thief.seq = owner.token, owner.seq
     assert kind(thief.ask("close")) == "session"
@@ -230,8 +232,8 @@ def test_a_session_is_its_users_own():
 
 @pytest.mark.parametrize(("action", "text"), [(1, "the wheel came off"), (2, "SystemExit")])
 def test_an_environment_that_fails_ends_its_session_and_no_other(action, text):
-    host = host_of("worlds:Failing")
-    unlucky, other = Player(host, 1), Player(host, 2)
+    dispatcher = dispatcher_of("worlds:Failing")
+    unlucky, other = Player(dispatcher, 1), Player(dispatcher, 2)
     for player in (unlucky, other):
         player.hello()
         player.ask("reset")
@@ -240,28 +242,28 @@ def test_an_environment_that_fails_ends_its_session_and_no_other(action, text):
     assert text in reply[0]["text"]
     assert kind(unlucky.step(0)) == "session"
     assert other.step(0)[0]["op"] == "step"
-    assert host.room == 3
+    assert dispatcher.free_envs == 3
 
 
-def test_an_environment_that_cannot_be_made_is_an_error_too():
-    recipe, made = Recipe("worlds:Old"), []
+def test_an_environment_that_cannot_be_made_is_reported_as_an_error():
+    factory, made = EnvFactory("worlds:Old"), []
 
     def make(number, render):
         made.append(number)
         if len(made) > 1:
             raise OSError("no display")
-        return Copies(lambda: recipe.make(render), number)
+        return SequentialVector(lambda: factory.make(render), number)
 
-    host = Host(make, "old", 4)
-    reply = Player(host).hello()
+    dispatcher = Dispatcher(make, "old", 4)
+    reply = Player(dispatcher).hello()
     assert kind(reply) == "environment"
     assert "no display" in reply[0]["text"]
-    assert host.room == 4
+    assert dispatcher.free_envs == 4
 
 
-def test_pictures_are_drawn_for_those_who_said_so():
-    host = host_of(most=4)
-    blind, seeing = Player(host, 1), Player(host, 2)
+def test_render_needs_to_be_requested_in_hello():
+    dispatcher = dispatcher_of(max_envs=4)
+    blind, seeing = Player(dispatcher, 1), Player(dispatcher, 2)
     blind.hello()
     blind.ask("reset")
     assert kind(blind.ask("render", {"lane": 0})) == "render"
@@ -275,16 +277,16 @@ def test_pictures_are_drawn_for_those_who_said_so():
     assert kind(seeing.ask("render", {"lane": 2})) == "malformed"
 
 
-def test_an_environment_that_cannot_draw_goes_on():
-    player = Player(host_of("worlds:Failing"))
+def test_a_failed_render_does_not_end_the_session():
+    player = Player(dispatcher_of("worlds:Failing"))
     player.hello(render=True)
     player.ask("reset")
     assert kind(player.ask("render", {"lane": 0})) == "render"
     assert player.step(0)[0]["op"] == "step"
 
 
-def test_numbers_of_the_infos_are_sent_to_those_who_asked():
-    player = Player(host_of("worlds:Mixed"))
+def test_requested_numbers_of_the_infos_are_sent():
+    player = Player(dispatcher_of("worlds:Mixed"))
     player.hello(envs=2, infos=["lives", "note", "nothing"])
     _, arrays = player.ask("reset")
     lives, note, nothing = arrays[-3:]
@@ -312,27 +314,29 @@ def test_numbers_of_the_infos_are_sent_to_those_who_asked():
         {"replaces": b"short"},
     ],
 )
-def test_a_hello_is_read_with_suspicion(wrong):
-    host = host_of()
-    assert kind(Player(host).hello(**wrong)) == "malformed"
-    assert host.room == 4
+def test_a_hello_with_an_invalid_value_is_refused(wrong):
+    dispatcher = dispatcher_of()
+    assert kind(Player(dispatcher).hello(**wrong)) == "malformed"
+    assert dispatcher.free_envs == 4
 
 
-def test_an_error_has_what_could_be_read_of_the_request():
-    host = host_of()
-    frames = host.answer(Peer([b""]), [b"\xff"], 0.0)
+def test_an_error_repeats_session_and_seq_if_they_are_valid():
+    dispatcher = dispatcher_of()
+    frames = dispatcher.answer(Peer([b""]), [b"\xff"], 0.0)
     header = decode([bytes(f) for f in frames]).header
     assert (header["session"], header["seq"]) == (None, None)
-    frames = host.answer(Peer([b""]), encode({"op": "reset", "session": "abc", "seq": 3}), 0.0)
+    frames = dispatcher.answer(
+        Peer([b""]), encode({"op": "reset", "session": "abc", "seq": 3}), 0.0
+    )
     header = decode([bytes(f) for f in frames]).header
     assert (header["session"], header["seq"]) == (None, 3)
 
 
-def test_a_request_has_so_many_bytes_at_most():
-    host = host_of()
-    player = Player(host)
+def test_a_request_that_is_too_large_is_refused():
+    dispatcher = dispatcher_of()
+    player = Player(dispatcher)
     player.hello()
     player.ask("reset")
-    reply = player.ask("step", arrays=[np.zeros(LEAST_REQUEST_BYTES // 8)])
+    reply = player.ask("step", arrays=[np.zeros(MAX_HEADER_BYTES)])
     assert kind(reply) == "size"
     assert player.step(0)[0]["op"] == "step"

@@ -1,6 +1,6 @@
-"""Messages as frames: a msgpack header, then the raw buffers of its arrays. No pickle, no lists.
+"""Encoding of messages: a frame with a msgpack header, then one frame of raw bytes per array.
 
-The page docs/protocol.md of the repository is the specification.
+docs/protocol.md of the repository is the specification.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import msgpack
 import numpy as np
 
 PROTOCOL = 1
-"""The version that is spoken here."""
+"""Version of the protocol."""
 MAX_HEADER_BYTES = 65_536
 MAX_ARRAYS = 128
 MAX_DIMENSIONS = 8
-WORDS = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
-DTYPES = {word: np.dtype(word) for word in WORDS}
-VIEWED_BYTES = 65_536
-"""From here on a message has a view of an array's bytes; of fewer, a copy is sooner made."""
+DTYPE_NAMES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
+MIN_VIEW_BYTES = 65_536
+"""Arrays of at least this size are sent as views; for smaller ones a copy is faster."""
 
 Header = Dict[str, Any]
 
 
 class Refused(Exception):
-    """A message that is not carried out; `kind` is a word of the protocol."""
+    """A message that is not carried out; `kind` is the kind of error in the protocol."""
 
     def __init__(self, kind: str, text: str):
         super().__init__(text)
@@ -40,8 +40,8 @@ class Message(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def dtype_word(dtype: Any) -> str:
-    """How a dtype is written in a header: NumPy's word for it, little-endian."""
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype in headers: NumPy's, little-endian."""
     word = np.dtype(dtype).newbyteorder("<").str
     if word not in DTYPES:
         raise ValueError(f"arrays of {np.dtype(dtype)} cannot be sent")
@@ -49,28 +49,28 @@ def dtype_word(dtype: Any) -> str:
 
 
 def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
-    """The frames of a message; those of large contiguous arrays are views into them."""
+    """Return the frames of a message; those of large contiguous arrays are views into them."""
     plain = [sendable(array) for array in arrays]
-    described = [[dtype_word(array.dtype), list(array.shape)] for array in plain]
+    described = [[dtype_name(array.dtype), list(array.shape)] for array in plain]
     return [msgpack.packb({**header, "arrays": described}), *map(raw, plain)]
 
 
 def sendable(array: np.ndarray) -> np.ndarray:
-    """`array`, or if need be a copy of it in C order and little-endian."""
+    """Return `array`, or a copy of it, in C order and little-endian."""
     if array.dtype.str[0] == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array if array.flags.c_contiguous else array.copy()
 
 
 def raw(array: np.ndarray) -> Any:
-    """The bytes of a contiguous array; of a large one a view of them."""
-    if array.nbytes < VIEWED_BYTES:
+    """Return the bytes of a contiguous array; for a large one a view of them."""
+    if array.nbytes < MIN_VIEW_BYTES:
         return array.tobytes()
     return array.reshape(-1).view(np.uint8).data
 
 
 def decode(frames: Sequence[Any]) -> Message:
-    """The message in `frames`; its arrays are views into them where they are aligned."""
+    """Return the message in `frames`; its arrays are views into them if they are aligned."""
     if not frames:
         raise Refused("malformed", "a message has at least one frame")
     if len(frames) > 1 + MAX_ARRAYS:
@@ -80,11 +80,11 @@ def decode(frames: Sequence[Any]) -> Message:
     if not isinstance(described, list) or len(described) != len(frames) - 1:
         raise Refused("malformed", f'"arrays" must describe the {len(frames) - 1} frames after it')
     pairs = zip(described, frames[1:])
-    return Message(header, [read_array(words, frame) for words, frame in pairs])
+    return Message(header, [read_array(layout, frame) for layout, frame in pairs])
 
 
 def read_header(frame: Any) -> Header:
-    """The map in the first frame."""
+    """Return the header in the first frame."""
     if len(frame) > MAX_HEADER_BYTES:
         raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
     try:
@@ -96,9 +96,9 @@ def read_header(frame: Any) -> Header:
     return header
 
 
-def read_array(words: Any, frame: Any) -> np.ndarray:
-    """The array that `words` = [dtype, shape] describe."""
-    dtype, shape = checked(words)
+def read_array(layout: Any, frame: Any) -> np.ndarray:
+    """Return the array that `layout` = [dtype, shape] describes."""
+    dtype, shape = read_layout(layout)
     size = dtype.itemsize
     for length in shape:
         size *= length
@@ -111,13 +111,13 @@ def read_array(words: Any, frame: Any) -> np.ndarray:
     return array if array.flags.aligned else array.copy()
 
 
-def checked(words: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    """Dtype and shape out of a header's [dtype, shape]."""
-    if not (isinstance(words, list) and len(words) == 2 and isinstance(words[1], list)):
+def read_layout(layout: Any) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return dtype and shape of a header's [dtype, shape]."""
+    if not (isinstance(layout, list) and len(layout) == 2 and isinstance(layout[1], list)):
         raise Refused("malformed", "an array is described as [dtype, shape]")
-    word, shape = words
-    if not isinstance(word, str) or word not in DTYPES:
-        raise Refused("malformed", f"arrays are of the dtypes {' '.join(WORDS)}")
+    name, shape = layout
+    if not isinstance(name, str) or name not in DTYPES:
+        raise Refused("malformed", f"arrays are of the dtypes {' '.join(DTYPE_NAMES)}")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise Refused("malformed", f"a shape is at most {MAX_DIMENSIONS} whole numbers >= 0")
-    return DTYPES[word], tuple(shape)
+    return DTYPES[name], tuple(shape)
