@@ -46,7 +46,7 @@ def test_help_and_version_are_printed(capsys):
     status, out, _ = call(capsys, "train", "ppo", "--help")
     assert status == 0
     assert "--algo.clip FLOAT" in out
-    assert "How far the probability ratio may move" in out
+    assert "The probability ratio is clipped to" in out
     for command in ("train", "evaluate", "envs", "algorithms"):
         assert call(capsys, command, "--help")[0] == 0
 
