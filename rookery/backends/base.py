@@ -61,8 +61,9 @@ class Report(NamedTuple):
 
     workers: list[WorkerProgress]
     updates: int
-    samples: float
-    """Rows, or windows of a replay, learned from over all ranks."""
+    samples: float | Tensor
+    """Rows, or windows of a replay, learned from over all ranks. A learner's own counter, which is
+    read when a report is made and not every round: reading it waits for the GPU."""
     input_bytes: int | None
     """Size of a batch; None before the first."""
 

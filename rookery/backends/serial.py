@@ -67,7 +67,7 @@ class Serial(Backend):
         workers = self.reducer.gather(own)
         for moments in statistics(self.actor.env).values():
             moments.merge(self.reducer.gather(moments.take_pending()))
-        return Report(workers, learner.updates, float(learner.samples), learner.input_bytes)
+        return Report(workers, learner.updates, learner.samples, learner.input_bytes)
 
     def metrics(self, seconds: float) -> dict[str, float]:
         return (

@@ -74,7 +74,7 @@ class Threads(Backend):
                 cpu_s = 0.0 if number else clock.cpu_seconds()
                 workers.append(thread.tally.take(times, cpu_s, interrupted, clock.elapsed()))
         workers[0].notices.extend(learner.take_notices())
-        return Report(workers, learner.updates, float(learner.samples), learner.input_bytes)
+        return Report(workers, learner.updates, learner.samples, learner.input_bytes)
 
     def metrics(self, seconds: float) -> dict[str, float]:
         tallies = [thread.tally for thread in self.actors.threads]

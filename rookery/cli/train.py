@@ -64,9 +64,9 @@ def main(args: Sequence[str]) -> int:
         not extra,
         f'expected one algorithm and one environment, got "{extra[0] if extra else ""}" too',
     )
-    told = {key: given.pop(key) for key in list(given) if key in flags_of(TrainOptions)}
-    options = from_dict(TrainOptions, told)
-    check(options, told)
+    chosen = {key: given.pop(key) for key in list(given) if key in flags_of(TrainOptions)}
+    options = from_dict(TrainOptions, chosen)
+    check(options, chosen)
     if options.ray_address is not None:
         os.environ["RAY_ADDRESS"] = options.ray_address
     output: dict[str, Any] = {
@@ -95,21 +95,21 @@ def print_presets(presets: Sequence[str], chosen: str | None) -> None:
             print(f"preset: {name}{remedy}", file=sys.stderr)
 
 
-def check(options: TrainOptions, told: Collection[str]) -> None:
-    """Refuse options that were told but would be ignored."""
+def check(options: TrainOptions, chosen: Collection[str]) -> None:
+    """Raise BadInput for options on the command line that would have no effect."""
     for source, useless in (
         ("resume", ("preset", "no_preset", "name", "runs_dir")),
         ("config", ("preset", "no_preset")),
     ):
         for name in useless:
             require(
-                getattr(options, source) is None or name not in told,
+                getattr(options, source) is None or name not in chosen,
                 f"--{name.replace('_', '-')} has no effect with --{source}; remove it",
             )
 
 
 def stored(args: Sequence[str]) -> dict[str, Any]:
-    """The settings of the run or file that the command goes on from."""
+    """Return the settings of the run of --resume or of the file of --config."""
     folder, file = peek_flag(args, "--resume"), peek_flag(args, "--config")
     if folder and file:
         raise BadInput("--resume and --config: give one of them")
@@ -123,7 +123,7 @@ def first_rank() -> bool:
 
 
 def show_help(names: list[str], asked: bool) -> int:
-    """Usage, and the settings of the algorithm where one is named."""
+    """Print usage, and the settings of the algorithm if one is named; return the exit status."""
     print(USAGE)
     print("Options:\n" + help_text(TrainOptions))
     if names:
@@ -138,7 +138,7 @@ def show_help(names: list[str], asked: bool) -> int:
 
 
 def print_result(run: TrainedRun, json: bool) -> int:
-    """Print how the run ended; the exit status."""
+    """Print how the run ended; return the exit status."""
     result = run.result or {}
     if not first_rank():
         pass

@@ -21,7 +21,7 @@ LONG_AFTER = 10**12
 class Policy:
     """`policy(obs) -> action` for one environment; recurrent state is kept inside.
 
-    Call `reset()` when an episode starts. Greedy unless told otherwise, but for a share `epsilon`
+    Call `reset()` when an episode starts. Greedy by default, except for a share `epsilon`
     of actions drawn evenly. An agent that sees the previous reward takes it as `policy(obs,
     reward)`, in the form it was trained on (with env.clip_reward: its sign). `preprocess` maps a
     raw observation to what the network was trained on, where they differ (normalisation).

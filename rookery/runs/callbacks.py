@@ -1,4 +1,4 @@
-"""Callbacks: what happens in a run, told to the console, to files and to a user's own code."""
+"""Callbacks: the console, files and a user's own code are called on the events of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Update(NamedTuple):
 
     env_steps: int
     updates: int
-    samples: float
 
 
 class Callback:

@@ -38,7 +38,8 @@ class Checkpointer:
         return self.progress.env_steps // self.every > before // self.every
 
     def save(self, state: CheckpointState | None) -> None:
-        """Write a checkpoint, after the report that belongs to it; None on other ranks."""
+        """Write a checkpoint, after the report that belongs to it. Ranks other than the first have
+        no `state` and write nothing."""
         self.saved_at = step = self.progress.env_steps
         if self.run is None or state is None:
             return

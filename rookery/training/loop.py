@@ -99,11 +99,12 @@ class TrainingLoop:
                     backend.start()
                     if backend.recovers and progress.env_steps == 0:
                         self.save()
-                    while (status := progress.end_reason(self.config)) is None:
+                    status = progress.end_reason(self.config)
+                    while status is None:
                         before = progress.env_steps
                         try:
                             backend.advance(before)
-                            self.finish_round(before, interrupted())
+                            status = self.finish_round(before, interrupted())
                         except LearnerLost as lost:
                             self.rewind(lost)
                 except RunFailed:
@@ -123,8 +124,9 @@ class TrainingLoop:
             self.reporter.callbacks.close()
         self.reducer.close()
 
-    def finish_round(self, before: int, interrupted: bool) -> None:
-        """Report a round that began at step `before`; evaluate and save if that is due."""
+    def finish_round(self, before: int, interrupted: bool) -> str | None:
+        """Report a round that began at step `before`; evaluate and save if that is due. Return why
+        the run is over, None if it is not."""
         backend, progress = self.backend, self.progress
         if self.profile is not None:
             self.profile.round(warm=progress.updates >= self.config.warm_up_updates)
@@ -132,8 +134,8 @@ class TrainingLoop:
         progress.add(report)
         evaluation = self.evaluation
         evaluate = evaluation is not None and evaluation.due(before, progress.env_steps)
-        over = progress.end_reason(self.config) is not None
-        save = evaluate or over or self.checkpointer.due(before)
+        status = progress.end_reason(self.config)
+        save = evaluate or status is not None or self.checkpointer.due(before)
         # All ranks take part in a state; only the first gets it.
         state = backend.state() if save else None
         if evaluation is not None and evaluate and state is not None:
@@ -142,6 +144,7 @@ class TrainingLoop:
         self.reporter.update(backend, report)
         if save:
             self.checkpointer.save(state)
+        return status
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one."""

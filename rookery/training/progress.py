@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from rookery.backends.base import Report
 from rookery.config import RunConfig
 
@@ -21,7 +23,8 @@ class Progress:
 
     env_steps: int = 0
     updates: int = 0
-    samples: float = 0.0
+    samples: float | Tensor = 0.0
+    """See `Report.samples`."""
     episodes: int = 0
     seconds: float = 0.0
     input_bytes: int | None = None

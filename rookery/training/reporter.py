@@ -75,7 +75,7 @@ class Reporter:
         self.show_status(backend.status)
 
     def call_back(self, report: Report) -> None:
-        """Log the workers' notices, and tell callbacks of episodes and updates."""
+        """Log the workers' notices, and call callbacks for episodes and updates."""
         progress = self.progress
         for worker in report.workers:
             for notice in worker.notices:
@@ -84,7 +84,7 @@ class Reporter:
                 self.callbacks.on_episode(Episode(progress.env_steps, episode_return, length))
         if progress.updates > self.updates_seen:
             self.updates_seen = progress.updates
-            self.callbacks.on_update(Update(progress.env_steps, progress.updates, progress.samples))
+            self.callbacks.on_update(Update(progress.env_steps, progress.updates))
 
     def flush(self) -> None:
         """Make the report that is pending, if any."""
@@ -165,7 +165,7 @@ class Reporter:
 
 def mark_of(progress: Progress) -> Mark:
     """Return the counters of this moment."""
-    return Mark(progress.updates, progress.samples, progress.seconds)
+    return Mark(progress.updates, float(progress.samples), progress.seconds)
 
 
 def rates(before: Mark, now: Mark) -> dict[str, float]:
