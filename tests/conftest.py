@@ -17,6 +17,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Ray runs its workers at a niceness of 15: beside a busy process they would hardly run at all.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+TOGETHER = ("backends/ray", "slurm")
+"""Folders whose tests share a cluster, or daemons with fixed ports."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2` a test file, or a folder with a cluster, runs in one of the processes."""
+    root = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(root).as_posix()
+        group = next((folder for folder in TOGETHER if place.startswith(folder)), place)
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
