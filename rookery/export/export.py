@@ -17,16 +17,16 @@ from torch.export import Dim, ExportedProgram
 from rookery.envs.factory import learning_wrappers, resolve_options
 from rookery.errors import RookeryError, nearest, require
 from rookery.export.formats import FORMATS, silenced
-from rookery.export.interface import (
+from rookery.export.step import (
     TRACED_BATCH,
     Interface,
+    Step,
     described_options,
     described_port,
     described_space,
     interface_of,
     sample_inputs,
 )
-from rookery.export.step import Step
 from rookery.export.verify import (
     OUTPUT_TOLERANCE,
     PlayRecording,
@@ -52,17 +52,28 @@ def export(run: TrainedRun, formats: Sequence[str], out: Path, envs: int) -> dic
     for name in formats:
         require(name in FORMATS, f'format: unknown format "{name}".{nearest(name, FORMATS)}')
         FORMATS[name].check()
-    policy = run.make_policy(greedy=True, seed=0)
+    policy, settings = run.make_policy(greedy=True, seed=0), run.settings
     env = run.make_env(envs)
     try:
         step = Step(policy.algorithm, env)
-        described = description(run, env)
+        base, _ = learning_wrappers(env)
         recording = record(policy, env, EVALUATION_SEED)
     finally:
         env.close()
     interface = interface_of(step)
     with folder_beside(out) as beside:
-        described |= {
+        described = {
+            "layout": LAYOUT,
+            "run": run.name,
+            "algorithm": settings.algorithm,
+            "env_steps": run.saved.step,
+            "environment": {
+                "name": settings.environment,
+                "observation": described_space(base.single_observation_space),
+                "action": described_space(base.single_action_space),
+                **described_options(resolve_options(settings.environment, settings.env)),
+            },
+            "versions": versions(),
             "inputs": [described_port(port) for port in interface.inputs],
             "outputs": [described_port(port) for port in interface.outputs],
             "verified": write_verified(step, interface, recording, formats, beside),
@@ -127,7 +138,7 @@ def trace_step(step: Step) -> ExportedProgram:
     )
     try:
         with silenced():
-            return torch.export.export(step.eval(), tuple(sample), dynamic_shapes=shapes)
+            return torch.export.export(step.eval(), sample, dynamic_shapes=shapes)
     except Exception as error:
         raise export_failure("the network", error) from error
 
@@ -135,31 +146,10 @@ def trace_step(step: Step) -> ExportedProgram:
 def export_failure(what: str, error: Exception) -> RookeryError:
     """Return an exception of the exporters as a one-line error."""
     details = "".join(traceback.format_exception(error))
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    reason = lines[0].strip() if lines else "no reason given"
+    reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")
     return RookeryError(
         f"export: {what} could not be exported: {type(error).__name__}: {reason}", details
     )
-
-
-def description(run: TrainedRun, env: Any) -> dict[str, Any]:
-    """Return the part of policy.json about the run and its environment."""
-    settings = run.settings
-    options = resolve_options(settings.environment, settings.env)
-    base, _ = learning_wrappers(env)
-    return {
-        "layout": LAYOUT,
-        "run": run.name,
-        "algorithm": settings.algorithm,
-        "env_steps": run.saved.step,
-        "environment": {
-            "name": settings.environment,
-            "observation": described_space(base.single_observation_space),
-            "action": described_space(base.single_action_space),
-            **described_options(options),
-        },
-        "versions": versions(),
-    }
 
 
 def replace_files(fresh: Path, out: Path) -> None:

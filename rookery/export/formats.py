@@ -10,36 +10,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch.export import ExportedProgram
 
 from rookery.errors import BadInput, missing_extra
-from rookery.export.interface import Interface
+from rookery.export.step import Interface
 
 Arrays = list[np.ndarray]
 Run = Callable[[Sequence[np.ndarray]], Arrays]
 """Runs one step: from the list of inputs to the list of outputs."""
-
-
-class Format(Protocol):
-    """A file format."""
-
-    file: str
-
-    def check(self) -> None:
-        """Raise BadInput that names the remedy if a needed package or program is missing."""
-        ...
-
-    def write(self, program: ExportedProgram, interface: Interface, path: Path) -> None:
-        """Write the traced step to `path`."""
-        ...
-
-    def load(self, path: Path) -> Run:
-        """Return the step in `path`, run the way a user of the file runs it."""
-        ...
 
 
 class Onnx:
@@ -127,7 +109,9 @@ class LibTorch:
         return run
 
 
-FORMATS: dict[str, Format] = {"onnx": Onnx(), "libtorch": LibTorch()}
+FORMATS: dict[str, Onnx | LibTorch] = {"onnx": Onnx(), "libtorch": LibTorch()}
+"""The file formats. `check` raises BadInput if a needed package or program is missing, `write`
+writes the traced step to a file, `load` returns it as a user of the file runs it."""
 
 
 @contextmanager
@@ -147,13 +131,11 @@ def silenced() -> Iterator[None]:
 def own_cache() -> Iterator[None]:
     """Give the compiler a temporary cache folder."""
     name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
+    before = {key: value for key, value in os.environ.items() if key == name}
     with tempfile.TemporaryDirectory(prefix="rookery-export-") as folder:
         os.environ[name] = folder
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
+            del os.environ[name]
+            os.environ.update(before)

@@ -1,4 +1,4 @@
-"""One step of a trained policy as a torch module: from raw observations to actions.
+"""One step of a trained policy as a torch module, its inputs and outputs, and their description.
 
 The module includes all preprocessing between a raw environment and the network, computed as by
 the wrappers of `rookery.envs`: reward clipping and scaling, observation normalization, frame
@@ -8,7 +8,7 @@ stacking and recurrent state.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,11 +26,24 @@ from rookery.envs.wrappers.moments import RunningMoments
 from rookery.envs.wrappers.normalize import CLIP, EPSILON, NormalizeObservation, NormalizeReward
 from rookery.envs.wrappers.stacking import Axes, FrameStack, frame_axes
 from rookery.errors import BadInput
+from rookery.fields import to_dict
 
 TensorList = tuple[Tensor, ...]
 
 WIDENED_DTYPES = (torch.bool, torch.int16, torch.uint16, torch.uint32, torch.uint64)
 """Types that torch or ONNX Runtime cannot mask; stacked frames of them become int64."""
+TRACED_BATCH = 3
+"""Batch size of the inputs that the step is traced with."""
+
+SPACE_FIELDS = {
+    "Box": ("low", "high"),
+    "Discrete": ("n", "start"),
+    "MultiDiscrete": ("nvec", "start"),
+    "MultiBinary": (),
+}
+"""Fields that describe a space, besides type, dtype and shape."""
+
+Role = Literal["observation", "reward", "first", "state", "action", "judged"]
 
 
 class Sign(nn.Module):
@@ -171,3 +184,116 @@ def nest_like(space: Space[Any], values: Iterator[Tensor]) -> Tree:
 def torch_dtype(space: Space[Any]) -> torch.dtype:
     """Return the dtype of tensors with values of a space."""
     return torch.from_numpy(np.empty(0, space.dtype)).dtype
+
+
+class Port(NamedTuple):
+    """An input or output tensor, [batch, *shape]."""
+
+    name: str
+    role: Role
+    dtype: str
+    """In the notation of NumPy and of the protocol of served environments: "<f4"."""
+    shape: tuple[int, ...]
+    path: tuple[str | int, ...] | None = None
+    """For an observation: its path of keys in the environment's space."""
+    next: str | None = None
+    """For a state: the name of the output to pass here at the next step."""
+
+
+class Interface(NamedTuple):
+    """All inputs and outputs, in order."""
+
+    inputs: list[Port]
+    outputs: list[Port]
+
+    @property
+    def states(self) -> list[Port]:
+        """Inputs that carry state from step to step."""
+        return [port for port in self.inputs if port.role == "state"]
+
+
+def sample_inputs(step: Step, batch: int) -> tuple[TensorList, Tensor, Tensor, TensorList]:
+    """Return valid arguments of a step, with observations sampled from the space."""
+    found = [leaf for _, leaf in space_leaves(step.space)]
+    return (
+        tuple(torch.as_tensor(np.stack([leaf.sample()] * batch)) for leaf in found),
+        torch.zeros(batch, dtype=torch.float64),
+        torch.ones(batch, dtype=torch.bool),
+        step.initial_state(batch),
+    )
+
+
+@torch.no_grad()
+def interface_of(step: Step) -> Interface:
+    """Return the names, types and shapes of all inputs and outputs, found by running one step."""
+    sample = sample_inputs(step, TRACED_BATCH)
+    observations, reward, first, state = sample
+    decision, _ = step.decide(*sample)
+    action, *rest = step(*sample)
+    obs = [
+        port(".".join(["obs", *map(str, path)]), "observation", x)._replace(path=path)
+        for path, x in zip(step.paths, observations, strict=True)
+    ]
+    stacked = zip(step.paths, step.leaves, strict=True)
+    names = [".".join(["frames", *map(str, path)]) for path, leaf in stacked if leaf.frames > 1]
+    names += [f"memory.{part}" for part in range(len(state) - len(names))]
+    states = [
+        port(name, "state", x)._replace(next=f"next.{name}")
+        for name, x in zip(names, state, strict=True)
+    ]
+    judged = [port(name, "judged", x) for name, x in zip(decision.extra, rest, strict=False)]
+    return Interface(
+        [
+            *obs,
+            port("reward", "reward", reward),
+            port("first", "first", first),
+            *states,
+        ],
+        [
+            port("action", "action", action),
+            *judged,
+            *(state._replace(name=f"next.{state.name}", next=None) for state in states),
+        ],
+    )
+
+
+def port(name: str, role: Role, tensor: Tensor) -> Port:
+    """Return the Port of a tensor."""
+    return Port(name, role, tensor.numpy().dtype.str, tuple(tensor.shape[1:]))
+
+
+def described_port(port: Port) -> dict[str, Any]:
+    """Return a port as in policy.json."""
+    values = port._asdict() | {"shape": ["batch", *port.shape]}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def described_space(space: Space[Any]) -> dict[str, Any]:
+    """Return a space as in the protocol of served environments, with lists for arrays, or a number
+    if all are equal; infinite bounds become null in JSON."""
+    if isinstance(space, spaces.Dict):
+        parts = [described_space(part) for part in space.spaces.values()]
+        return {"type": "Dict", "keys": list(space.spaces), "parts": parts}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "parts": [described_space(part) for part in space.spaces]}
+    kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    kind = next(kind for kind in kinds if isinstance(space, kind))
+    dtype: Any = space.dtype
+    plain = {"type": kind.__name__, "dtype": dtype.str, "shape": list(space.shape or ())}
+    for name in SPACE_FIELDS[kind.__name__]:
+        values = np.asarray(getattr(space, name))
+        same = values.size and (values == values.flat[0]).all()
+        plain[name] = values.flat[0].item() if same else values.tolist()
+    return plain
+
+
+def described_options(options: Any) -> dict[str, dict[str, Any]]:
+    """Return the environment's options in two groups: "options", which the user of the policy must
+    apply to the environment, and "inside", which the exported policy applies itself."""
+    given = to_dict(options)
+    training = {"one_life", "reward_gamma", "check_bounds", "remote"}
+    inside = {"frame_stack", "clip_reward", "normalize_obs", "normalize_reward"}
+    return {
+        "options": {k: v for k, v in given.items() if k not in inside | training},
+        "inside": {k: v for k, v in given.items() if k in inside},
+    }

@@ -15,7 +15,7 @@ from rookery.envs.wrappers.episodes import BaseWrapper, Reset
 from rookery.envs.wrappers.episodes import Step as EnvStep
 from rookery.errors import RookeryError
 from rookery.export.formats import Run
-from rookery.export.interface import Interface
+from rookery.export.step import Interface
 from rookery.learning.policy import Policy
 
 STEPS = 1_000
@@ -75,17 +75,20 @@ def record(policy: Policy, env: VectorEnv[Any, Any, Any], seed: int) -> PlayReco
     reward, state = np.zeros(lanes), policy.begin(lanes)
     rows: list[tuple[Any, ...]] = []
     for _ in range(-(-STEPS // lanes)):
-        answers = action_values(policy, obs, reward, state)
+        rewards = torch.as_tensor(reward, dtype=torch.float32)
+        with torch.inference_mode():
+            chosen = policy.algorithm.best(to_tensors(obs, policy.device), rewards, state).extra
+        answers = {name: value.numpy().copy() for name, value in chosen.items()}
         action, state = policy.decide(obs, reward, state)
         rows.append((tap.obs, tap.reward, first, {"action": action, **answers}))
         obs, reward, terminated, truncated, _ = env.step(action)
         reward = np.where(resetting, 0.0, reward)
         state = policy.carry(state, resetting)
         first, resetting = resetting, terminated | truncated
-    seen, rewards, firsts, answered = zip(*rows, strict=True)
+    seen, received, firsts, answered = zip(*rows, strict=True)
     return PlayRecording(
         [np.stack(leaf) for leaf in zip(*seen, strict=True)],
-        np.stack(rewards),
+        np.stack(received),
         np.stack(firsts),
         {name: np.stack([row[name] for row in answered]) for name in answered[0]},
     )
@@ -101,17 +104,6 @@ def with_raw_recorder(
         return tap, tap
     layers[0].env = tap
     return env, tap
-
-
-@torch.inference_mode()
-def action_values(
-    policy: Policy, obs: Any, reward: np.ndarray, state: Any
-) -> dict[str, np.ndarray]:
-    """Return the values or logits by which the live policy chooses its actions."""
-    decision = policy.algorithm.best(
-        to_tensors(obs, policy.device), torch.as_tensor(reward, dtype=torch.float32), state
-    )
-    return {name: value.numpy().copy() for name, value in decision.extra.items()}
 
 
 def batch_sizes(recording: PlayRecording) -> list[int]:
@@ -145,28 +137,25 @@ def compare_with_recording(
     state = [np.zeros((batch, *port.shape), port.dtype) for port in interface.states]
     names = [port.name for port in interface.outputs]
     furthest = dict.fromkeys(recording.answers, 0.0)
-    scale = {name: scale_of(x) for name, x in recording.answers.items()}
+    scale = {}
+    for name, answers in recording.answers.items():
+        sizes = np.abs(answers)
+        scale[name] = max(1.0, float(sizes[sizes < EXTREME_OUTPUT].max(initial=0)))
     for number, row in enumerate(order(rows, batch)):
         inputs = [x[row, lanes] for x in (*recording.obs, recording.reward, recording.first)]
         outputs = dict(zip(names, run([*inputs, *state]), strict=True))
         for name, answers in recording.answers.items():
             off = difference(outputs[name], answers[row, lanes]) / scale[name]
             furthest[name] = max(furthest[name], off)
-            if not off <= limit(answers):
-                raise mismatch(name, off, number, batch)
+            exact = not np.issubdtype(answers.dtype, np.floating)  # such as discrete actions
+            if not off <= (0.0 if exact else OUTPUT_TOLERANCE):
+                raise RookeryError(
+                    f'export: "{name}" of the exported policy differs from the live one by'
+                    f" {off:.3g} (allowed {OUTPUT_TOLERANCE:g}, whole numbers 0) at step {number}"
+                    f" of a batch of {batch}; nothing was written"
+                )
         state = [outputs[str(port.next)] for port in interface.states]
     return furthest
-
-
-def scale_of(answers: np.ndarray) -> float:
-    """Return the largest absolute answer, at least 1, without those of illegal actions."""
-    sizes = np.abs(answers)
-    return max(1.0, float(sizes[sizes < EXTREME_OUTPUT].max(initial=0)))
-
-
-def limit(answers: np.ndarray) -> float:
-    """Return the difference allowed: 0 for whole numbers, such as discrete actions."""
-    return OUTPUT_TOLERANCE if np.issubdtype(answers.dtype, np.floating) else 0.0
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -175,12 +164,3 @@ def difference(got: np.ndarray, want: np.ndarray) -> float:
         return float("inf")
     off = np.abs(got.astype(np.float64) - want)
     return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
-
-
-def mismatch(name: str, off: float, step: int, batch: int) -> RookeryError:
-    """Return the error for an exported policy that differs."""
-    return RookeryError(
-        f'export: "{name}" of the exported policy differs from the live one by {off:.3g} (allowed'
-        f" {OUTPUT_TOLERANCE:g}, whole numbers 0) at step {step} of a batch of {batch}; nothing was"
-        " written"
-    )

@@ -7,8 +7,7 @@ from test_export_step import CASES, make_case
 
 from rookery.export.export import trace_step
 from rookery.export.formats import FORMATS
-from rookery.export.interface import interface_of
-from rookery.export.step import Step
+from rookery.export.step import Step, interface_of
 from rookery.export.verify import batch_sizes, compare_with_recording, record
 
 pytestmark = pytest.mark.long

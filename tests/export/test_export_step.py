@@ -13,8 +13,7 @@ import rookery.export.verify as verify
 from rookery.envs.factory import learning_wrappers
 from rookery.errors import BadInput, RookeryError
 from rookery.export.export import trace_step
-from rookery.export.interface import described_space, interface_of
-from rookery.export.step import Step
+from rookery.export.step import Step, described_space, interface_of
 from rookery.export.verify import batch_sizes, compare_with_recording, difference, order, record
 
 KINDS = spaces.Dict(
