@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from rookery.errors import BadInput, nearest
+from rookery.errors import BadInput, nearest, require
 
 MAX_LENGTH = 500
 OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
@@ -36,49 +36,57 @@ class Expression:
 
     def __init__(self, text: str):
         self.text = " ".join(text.split())
-        if len(self.text) > MAX_LENGTH:
-            raise BadInput(f"the expression is longer than {MAX_LENGTH} characters")
+        short = len(self.text) <= MAX_LENGTH
+        require(short, f"the expression is longer than {MAX_LENGTH} characters")
         try:
-            self._root = ast.parse(self.text, mode="eval").body
+            root = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise BadInput(f'"{self.text}" is not an expression') from None
         self.names: set[str] = set()
-        self._check(self._root)
+        self._value = self._compile(root)
 
-    def _check(self, node: ast.AST) -> None:
-        """Collect the names; BadInput for anything but arithmetic."""
+    def _compile(self, node: ast.AST) -> Callable[[Mapping[str, float]], float]:
+        """Return a function from the named values to the value of `node`, and collect the names;
+        BadInput for anything but arithmetic."""
         match node:
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return lambda values: float(number)
             case ast.Name(id=name):
                 self.names.add(name)
-                return
+                return lambda values: self._look_up(name, values)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                inner = [left, right]
+                function, parts = OPERATORS[type(op)], [left, right]
             case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
-                inner = [operand]
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-                self._check_call(name, len(args))
-                inner = args
+                function, parts = OPERATORS[type(op)], [operand]
+            case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
+                require(name in FUNCTIONS, f'unknown function "{name}".{nearest(name, FUNCTIONS)}')
+                function, fewest, most = FUNCTIONS[name]
+                fits = fewest <= len(parts) <= most
+                require(fits, f'"{self.text}": {name} does not take {len(parts)} arguments')
             case _:
                 raise BadInput(
                     f'"{ast.unparse(node)}" in "{self.text}": only numbers, names, + - * / // % **,'
                     f" parentheses and {', '.join(FUNCTIONS)} are allowed"
                 )
-        for part in inner:
-            self._check(part)
+        inner = [self._compile(part) for part in parts]
 
-    def _check_call(self, name: str, count: int) -> None:
-        if name not in FUNCTIONS:
-            raise BadInput(f'unknown function "{name}".{nearest(name, FUNCTIONS)}')
-        _, fewest, most = FUNCTIONS[name]
-        if not fewest <= count <= most:
-            raise BadInput(f'"{self.text}": {name} does not take {count} arguments')
+        def apply(values: Mapping[str, float]) -> float:
+            result = function(*(part(values) for part in inner))
+            if isinstance(result, complex):  # (-8) ** 0.5
+                raise BadInput(f'"{self.text}": a power of a negative number that is not real')
+            return result
+
+        return apply
+
+    def _look_up(self, name: str, values: Mapping[str, float]) -> float:
+        if name not in values:
+            raise BadInput(f'"{name}" in "{self.text}": unknown name.{nearest(name, values)}')
+        return float(values[name])
 
     def evaluate(self, values: Mapping[str, float]) -> float:
         """Return the value of the formula; BadInput if it has none, as with division by zero."""
         try:
-            result = self._value(self._root, values)
+            result = self._value(values)
         except ZeroDivisionError:
             raise BadInput(f'"{self.text}": division by zero') from None
         except OverflowError:
@@ -87,28 +95,5 @@ class Expression:
             raise BadInput(
                 f'"{self.text}": square root or logarithm of a number that has none'
             ) from None
-        if not math.isfinite(result):
-            raise BadInput(f'"{self.text}" is {result}')
-        return result
-
-    def _value(self, node: ast.AST, values: Mapping[str, float]) -> float:
-        match node:
-            case ast.Constant(value=int() | float() as value):
-                return float(value)
-            case ast.Name(id=name):
-                if name not in values:
-                    raise BadInput(
-                        f'"{name}" in "{self.text}": unknown name.{nearest(name, values)}'
-                    )
-                return float(values[name])
-            case ast.BinOp(left=left, op=op, right=right):
-                result = OPERATORS[type(op)](self._value(left, values), self._value(right, values))
-            case ast.UnaryOp(op=op, operand=operand):
-                result = OPERATORS[type(op)](self._value(operand, values))
-            case ast.Call(func=ast.Name(id=name), args=args):
-                result = FUNCTIONS[name][0](*(self._value(part, values) for part in args))
-            case _:
-                raise AssertionError(ast.dump(node))
-        if isinstance(result, complex):  # (-8) ** 0.5
-            raise BadInput(f'"{self.text}": a power of a negative number that is not real')
+        require(math.isfinite(result), f'"{self.text}" is {result}')
         return result
