@@ -15,7 +15,7 @@ from rookery.algorithms import algorithm_class
 from rookery.algorithms.base import OptimizerConfig
 from rookery.envs import EnvOptions, plays_atari, registered
 from rookery.errors import BadInput, nearest, require
-from rookery.fields import from_dict, to_dict
+from rookery.fields import from_dict, require_least, to_dict
 from rookery.learning.learner import LearnerConfig
 from rookery.networks.build import NetConfig
 
@@ -49,26 +49,17 @@ class RayConfig:
     """Seconds between status tables of all workers; 0: no tables."""
 
     def __post_init__(self) -> None:
-        for name in ("actor_cpus", "actor_gpus", "learner_cpus", "learner_gpus", "status_seconds"):
-            value = getattr(self, name)
-            require(value is None or value >= 0, f"ray.{name} must be 0 or more, got {value}")
+        amounts = ("actor_cpus", "actor_gpus", "learner_cpus", "learner_gpus")
+        require_least(self, 0, (*amounts, "status_seconds", "learner_restarts"), "ray.{}".format)
+        require_least(self, 1, ["replay_shards"], "ray.{}".format)
         for name in ("actor_gpus", "learner_gpus"):
             value = getattr(self, name) or 0
             require(
                 value <= 1 or value == int(value),
                 f"ray.{name} must be a whole number or a fraction of one, got {value}",
             )
-        require(
-            self.replay_shards is None or self.replay_shards >= 1,
-            f"ray.replay_shards must be at least 1, got {self.replay_shards}",
-        )
-        require(
-            self.learner_restarts >= 0,
-            f"ray.learner_restarts must be 0 or more, got {self.learner_restarts}",
-        )
-        require(
-            self.start_seconds > 0, f"ray.start_seconds must be positive, got {self.start_seconds}"
-        )
+        seconds = self.start_seconds
+        require(seconds > 0, f"ray.start_seconds must be positive, got {seconds}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,34 +115,24 @@ class RunConfig:
     """Agent steps between checkpoints; none: a tenth of the run."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep."""
-    algo: OptimizerConfig = field(default_factory=OptimizerConfig)
+    # Frozen, so that all configs can share one default of each.
+    algo: OptimizerConfig = field(default=OptimizerConfig())
     """Settings of the algorithm."""
-    net: NetConfig = field(default_factory=NetConfig)
+    net: NetConfig = field(default=NetConfig())
     """Settings of the network."""
-    env: EnvOptions = field(default_factory=EnvOptions)
+    env: EnvOptions = field(default=EnvOptions())
     """Preprocessing of the environment."""
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    learner: LearnerConfig = field(default=LearnerConfig())
     """Settings of the updates."""
-    ray: RayConfig = field(default_factory=RayConfig)
+    ray: RayConfig = field(default=RayConfig())
     """Resources and restarts on a Ray cluster."""
 
     def __post_init__(self) -> None:
-        for name in (
-            *("env_steps", "actors", "learners", "envs", "threads"),
-            *("checkpoint_steps", "eval_steps", "eval_episodes"),
-        ):
-            value = getattr(self, name)
-            bad = isinstance(value, int) and value < 1
-            require(not bad, f"{name} must be at least 1, got {value}")
-        for name in ("seed", "actor_restarts", "warm_up_updates"):
-            value = getattr(self, name)
-            require(value >= 0, f"{name} must be 0 or more, got {value}")
+        counts = ("env_steps", "actors", "learners", "envs", "threads", "keep_checkpoints")
+        require_least(self, 1, (*counts, "checkpoint_steps", "eval_steps", "eval_episodes"))
+        require_least(self, 0, ("seed", "actor_restarts", "warm_up_updates"))
         require(
             0 <= self.eval_epsilon <= 1, f"eval_epsilon must lie in [0, 1], got {self.eval_epsilon}"
-        )
-        require(
-            self.keep_checkpoints >= 1,
-            f"keep_checkpoints must be at least 1, got {self.keep_checkpoints}",
         )
         require(
             self.stop_minutes is None or self.stop_minutes > 0,
@@ -278,25 +259,16 @@ def presets(algorithm: str) -> dict[str, dict[str, Any]]:
 
 def named_preset(algorithm: str, environment: str, name: str) -> dict[str, Any]:
     """Return the settings of a preset, given by its name or as a YAML file."""
-    if name.endswith((".yaml", ".yml")):
-        return preset_from_file(name, environment)
-    known = presets(algorithm)
-    if name not in known:
-        raise BadInput(
-            f'preset: {algorithm} has no preset "{name}".{nearest(name, known)}'
-            f" Available: {', '.join(known) or 'none'}."
-        )
+    is_file = name.endswith((".yaml", ".yml"))
+    known = read_config(name, "preset") if is_file else presets(algorithm)
+    available = f"Available: {', '.join(map(str, known)) or 'none'}."
+    if is_file:
+        missing = f"preset: {name} has no preset for {environment}."
+        require(environment in known, f"{missing} {available}")
+        return known[environment] or {}
+    close = nearest(name, known)
+    require(name in known, f'preset: {algorithm} has no preset "{name}".{close} {available}')
     return known[name]
-
-
-def preset_from_file(path: str, environment: str) -> dict[str, Any]:
-    """Return the settings for an environment in a YAML file of presets."""
-    known = read_config(path, "preset")
-    require(
-        environment in known,
-        f"preset: {path} has no preset for {environment}. Available: {', '.join(map(str, known))}.",
-    )
-    return known[environment] or {}
 
 
 def to_values(config: RunConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rookery.bench.spec import Benchmark
 from rookery.bench.variants import variant_label
-from rookery.errors import BadInput
+from rookery.errors import require
 from rookery.runs.files import read_json
 
 BaselineRow = Mapping[str, Any]
@@ -41,25 +41,17 @@ class Comparison(NamedTuple):
 def read_baseline(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a benchmark_results.json; BadInput if the file is something else."""
     value = read_json(path)
-    rows = value.get("rows") if isinstance(value, dict) else None
-    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-        raise BadInput(f"{path}: is not a benchmark_results.json of 'rookery bench'")
-    return rows
-
-
-def _is_row(row: Any) -> bool:
-    return (
+    rows: Any = value.get("rows") if isinstance(value, dict) else None
+    kinds = {"benchmark": str, "parameters": dict, "metrics": dict}
+    fine = isinstance(rows, list) and all(
         isinstance(row, dict)
-        and isinstance(row.get("benchmark"), str)
-        and isinstance(row.get("parameters"), dict)
-        and isinstance(row.get("metrics"), dict)
-        and all(map(_is_number, row["metrics"].values()))
+        and all(isinstance(row.get(name), kind) for name, kind in kinds.items())
+        # An integer beyond 1e308 does not fit a float, and 'rookery bench' never writes one.
+        and all(type(x) in (int, float) and -1e308 <= x <= 1e308 for x in row["metrics"].values())
+        for row in rows
     )
-
-
-def _is_number(value: Any) -> bool:
-    # An integer beyond 1e308 does not fit a float, and 'rookery bench' never writes one.
-    return type(value) in (int, float) and -1e308 <= value <= 1e308
+    require(fine, f"{path}: is not a benchmark_results.json of 'rookery bench'")
+    return rows
 
 
 def compare(
@@ -69,30 +61,27 @@ def compare(
     tolerance: float,
 ) -> list[Comparison]:
     """Compare each metric that a variant has in both; variants match by name and parameters."""
-    better = {benchmark.name: benchmark.better for benchmark in benchmarks}
+    directions = {benchmark.name: benchmark.better for benchmark in benchmarks}
     before = {_key(row): row["metrics"] for row in earlier}
-    return [
-        _compare_metric(row, metric, better[row["benchmark"]].get(metric), then, value, tolerance)
-        for row in rows
-        for metric, value in row["metrics"].items()
-        if (then := before.get(_key(row), {}).get(metric)) is not None
-    ]
-
-
-def _compare_metric(
-    row: BaselineRow, metric: str, better: str | None, then: float, now: float, tolerance: float
-) -> Comparison:
-    gain = now - then if better == "higher" else then - now
-    margin = tolerance * abs(then)
-    if better is None:
-        verdict = "reported"
-    elif gain < -margin:
-        verdict = "regression"
-    else:
-        verdict = "improvement" if gain > margin else "same"
-    change = (now - then) / abs(then) if then else None
-    where = row["benchmark"], row["parameters"]
-    return Comparison(*where, metric, better, then, now, change, verdict)
+    found = []
+    for row in rows:
+        for metric, now in row["metrics"].items():
+            then = before.get(_key(row), {}).get(metric)
+            if then is None:
+                continue
+            better = directions[row["benchmark"]].get(metric)
+            gain = now - then if better == "higher" else then - now
+            margin = tolerance * abs(then)
+            if better is None:
+                verdict = "reported"
+            elif gain < -margin:
+                verdict = "regression"
+            else:
+                verdict = "improvement" if gain > margin else "same"
+            change = (now - then) / abs(then) if then else None
+            where = row["benchmark"], row["parameters"]
+            found.append(Comparison(*where, metric, better, then, now, change, verdict))
+    return found
 
 
 def notes(rows: Sequence[BaselineRow], earlier: Sequence[BaselineRow]) -> list[str]:

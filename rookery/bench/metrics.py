@@ -1,4 +1,4 @@
-"""Extract metrics from the output of a command."""
+"""Extract metrics from the output of a command, and summarize repeated measurements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from rookery.bench.spec import DURATION, Benchmark, Metric
 from rookery.bench.variants import Value
@@ -15,6 +16,8 @@ from rookery.errors import BadInput, require
 
 GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
 """A number with thousands separators, as in 12,345.6"""
+MIN_FOR_INTERVAL = 6
+"""Fewest values with a 95 % interval of the median: 5 give 1 - 2 x 0.5^5 = 94 % at most."""
 
 
 def measure(
@@ -26,13 +29,17 @@ def measure(
     for name, metric in benchmark.settings.data.items():
         try:
             if metric.json is not None:
-                number = json_number(at_path(printed_json(stdout), metric.json), metric.json)
+                found[name] = by_path(metric.json, printed_json(stdout))
             else:
-                number = by_regexp(metric, f"{stdout}\n{stderr}")
+                found[name] = by_regexp(metric, f"{stdout}\n{stderr}")
         except BadInput as error:
             raise BadInput(f"{name}: {error}") from None
-        found[name] = number
-    known = _numbers(values) | found | {DURATION: duration}
+    known: dict[str, float] = {}
+    for name, value in values.items():  # text counts too if it reads as a number: YAML's 1e6
+        with suppress(ValueError, OverflowError):
+            if value is not None and not isinstance(value, bool) and math.isfinite(float(value)):
+                known[name] = float(value)
+    known |= found | {DURATION: duration}
     for name, formula in benchmark.formulas.items():
         try:
             for used in formula.names & set(values):
@@ -41,19 +48,6 @@ def measure(
         except BadInput as error:
             raise BadInput(f"{name}: {error}") from None
     return found
-
-
-def _numbers(values: Mapping[str, Value]) -> dict[str, float]:
-    """Return the parameters that are numbers, or text that reads as one, such as YAML's 1e6."""
-    numbers = {}
-    for name, value in values.items():
-        try:
-            number = math.nan if value is None or isinstance(value, bool) else float(value)
-        except (ValueError, OverflowError):
-            continue
-        if math.isfinite(number):
-            numbers[name] = number
-    return numbers
 
 
 def by_regexp(metric: Metric, text: str) -> float:
@@ -98,8 +92,8 @@ def matched_number(text: str) -> float:
         raise BadInput(f"the match {text!r} is not a number") from None
 
 
-def json_number(value: Any, path: str) -> float:
-    """Return a JSON value as a float; BadInput if it is not a number."""
+def by_path(path: str, printed: Any) -> float:
+    value = at_path(printed, path)
     known = isinstance(value, int | float) and not isinstance(value, bool)
     require(known, f"{path} is {json.dumps(value)[:80]}, not a number")
     try:
@@ -109,7 +103,6 @@ def json_number(value: Any, path: str) -> float:
 
 
 def check_finite(number: float, what: str) -> float:
-    """Return `number`; BadInput if it is NaN or infinite."""
     require(math.isfinite(number), f"{what} is {number}, not a finite number")
     return number
 
@@ -139,8 +132,9 @@ def at_path(value: Any, path: str) -> Any:
             there = isinstance(value, dict) and step in value
         else:
             there = isinstance(value, list) and -len(value) <= index < len(value)
-        inside = f" in {passed}" if passed else ""
-        require(there, f'{path} not found: no "{step}"{inside}{_contents(value)}')
+        if not there:
+            inside = f" in {passed}" if passed else ""
+            raise BadInput(f'{path} not found: no "{step}"{inside}{_contents(value)}')
         value = value[step if index is None else index]
         passed += step if index is not None or not passed else f".{step}"
     return value
@@ -152,3 +146,30 @@ def _contents(value: Any) -> str:
         names = list(value)
         return f"; found {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
     return f"; it has {len(value)} items" if isinstance(value, list) else ""
+
+
+class Summary(NamedTuple):
+    """The median of some values, and an interval around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+def kind_of_interval(count: int) -> str:
+    """Return the name of the interval that `summarize` computes for so many values."""
+    return "95 % interval of the median" if count >= MIN_FOR_INTERVAL else "min..max"
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Return the median with its 95 % interval; of fewer than six values, with min and max.
+
+    The interval goes from the k-th smallest to the k-th largest. The median of the distribution
+    is below the k-th smallest of n if fewer than k fall below it: P(Binomial(n, 1/2) < k).
+    """
+    ordered, n = sorted(values), len(values)
+    k, below = 1, 1.0  # `below`: 2^n P(Binomial(n, 1/2) < k)
+    while n >= MIN_FOR_INTERVAL and below + math.comb(n, k) <= 0.025 * 2**n:
+        below += math.comb(n, k)
+        k += 1
+    return Summary(statistics.median(ordered), ordered[k - 1], ordered[n - k])

@@ -1,15 +1,16 @@
-"""Entries of a spec, validated before anything runs."""
+"""Benchmarks of YAML specs, validated before anything runs; errors name the line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import yaml
+
 from rookery.bench.expressions import Expression
-from rookery.bench.load_spec import Entry, read_entries
 from rookery.bench.variants import Value, is_value, placeholders, split_command, variants_of
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import from_dict
@@ -71,7 +72,6 @@ class Benchmark(NamedTuple):
     """A benchmark; `problem` says why it cannot be run, and is empty if it can."""
 
     name: str
-    place: str
     variants: list[dict[str, Value]]
     settings: BenchmarkSettings | None = None
     problem: str = ""
@@ -92,17 +92,74 @@ class Benchmark(NamedTuple):
         return {name: metric.better for name, metric in both.items()}
 
 
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reports duplicate keys and malformed values with their lines."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    raise _at(key, f'"{key.value}" is given twice')
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, TypeError, AttributeError):  # the date 2026-13-45
+            raise _at(node, "malformed value; quote it to make it text") from None
+
+
+def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def read_entries(path: Path) -> list[tuple[str, str, Any]]:
+    """Return name, place (FILE:LINE) and value of each benchmark of a spec file; BadInput names the
+    file and the line."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadInput(f"{path}:{line}: is not UTF-8 text") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        line = 1 if node is None else node.start_mark.line + 1
+        require(
+            isinstance(node, yaml.MappingNode) and node.value,
+            f"{path}:{line}: expected a mapping from names of benchmarks to their settings",
+        )
+        assert isinstance(node, yaml.MappingNode)
+        values: Any = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise BadInput(f"{where}: {error.problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadInput(f"{path}:{line}: a character that YAML does not allow") from None
+    except RecursionError:
+        raise BadInput(f"{path}: nested too deeply") from None
+    lines = {key.value: key.start_mark.line + 1 for key, _ in node.value}
+    return [
+        (str(name), f"{path}:{lines.get(str(name), line)}", value) for name, value in values.items()
+    ]
+
+
 def read_specs(paths: Iterable[str | Path]) -> list[Benchmark]:
     """Return the benchmarks of spec files, in which names must be unique."""
     places: dict[str, str] = {}
     found = []
     for path in paths:
-        for entry in read_entries(Path(path)):
-            clash = places.setdefault(entry.name, entry.place)
-            require(
-                clash == entry.place, f'{entry.place}: "{entry.name}" is already defined at {clash}'
-            )
-            found.append(make_benchmark(entry))
+        for name, place, value in read_entries(Path(path)):
+            clash = places.setdefault(name, place)
+            require(clash == place, f'{place}: "{name}" is already defined at {clash}')
+            found.append(make_benchmark(name, place, value))
     return found
 
 
@@ -117,17 +174,16 @@ def select_benchmarks(benchmarks: Sequence[Benchmark], names: Sequence[str]) -> 
     return [benchmark for benchmark in benchmarks if not names or benchmark.name in names]
 
 
-def make_benchmark(entry: Entry) -> Benchmark:
+def make_benchmark(name: str, place: str, value: Any) -> Benchmark:
     """Validate an entry; one with a problem keeps its variants, each of which then fails."""
-    parameters = entry.value.get("parameters") if isinstance(entry.value, Mapping) else None
     variants: list[dict[str, Value]] = [{}]
     try:
-        require(isinstance(entry.value, Mapping), "expected settings such as cmd and data")
-        variants = variants_of(parameters)
-        settings = from_dict(BenchmarkSettings, entry.value, path="")
-        return Benchmark(entry.name, entry.place, variants, settings, "", *_validate(settings))
+        require(isinstance(value, Mapping), "expected settings such as cmd and data")
+        variants = variants_of(value.get("parameters"))
+        settings = from_dict(BenchmarkSettings, value)
+        return Benchmark(name, variants, settings, "", *_validate(settings))
     except BadInput as error:
-        return Benchmark(entry.name, entry.place, variants, problem=f"{entry.place}: {error}")
+        return Benchmark(name, variants, problem=f"{place}: {error}")
 
 
 def _validate(
@@ -147,12 +203,12 @@ def _validate(
         require(value is not None and is_value(value), f"env.{name}: expected text or a number")
         _require_known(f"env.{name}", placeholders(value), names)
     for name, metric in settings.data.items():
-        require(name not in names | {DURATION}, f"data.{name}: {_taken(name)}")
+        _require_free(f"data.{name}", name, names)
         _check_metric(f"data.{name}", metric)
     names |= {DURATION, *settings.data}
     formulas = {}
     for name, derived in settings.derived.items():
-        require(name not in names, f"derived.{name}: {_taken(name)}")
+        _require_free(f"derived.{name}", name, names)
         try:
             formulas[name] = Expression(derived.expr)
         except BadInput as error:
@@ -204,7 +260,8 @@ def _require_known(path: str, used: Iterable[str], names: Iterable[str]) -> None
         require(name in known, f'{path}: unknown name "{name}".{nearest(name, known)}')
 
 
-def _taken(name: str) -> str:
-    if name == DURATION:
-        return "the name is reserved for the seconds that the command takes"
-    return "a parameter or another metric has this name; choose another"
+def _require_free(path: str, name: str, names: Collection[str]) -> None:
+    reserved = "the name is reserved for the seconds that the command takes"
+    require(name != DURATION, f"{path}: {reserved}")
+    taken = "a parameter or another metric has this name; choose another"
+    require(name not in names, f"{path}: {taken}")

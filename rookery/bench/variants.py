@@ -25,7 +25,13 @@ def variants_of(parameters: Any) -> list[dict[str, Value]]:
     if parameters is None:
         return [{}]
     if isinstance(parameters, Mapping):
-        names, rows = list(parameters), _matrix(parameters)
+        for name, values in parameters.items():
+            fine = isinstance(values, list) and values
+            require(fine, f"parameters.{name}: expected a list of values")
+        count = math.prod(len(values) for values in parameters.values())
+        limit = f"at most {MAX_VARIANTS:,} are allowed"
+        require(count <= MAX_VARIANTS, f"parameters: {count:,} variants; {limit}")
+        names, rows = list(parameters), list(itertools.product(*parameters.values()))
     else:
         shaped = isinstance(parameters, list) and all(isinstance(row, list) for row in parameters)
         require(
@@ -46,19 +52,6 @@ def variants_of(parameters: Any) -> list[dict[str, Value]]:
                 is_value(value), f"parameters: {value!r} is neither text nor a number; quote it"
             )
     return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _matrix(parameters: Mapping[str, Any]) -> list[list[Value]]:
-    for name, values in parameters.items():
-        require(
-            isinstance(values, list) and values, f"parameters.{name}: expected a list of values"
-        )
-    count = math.prod(len(values) for values in parameters.values())
-    require(
-        count <= MAX_VARIANTS,
-        f"parameters: {count:,} variants; at most {MAX_VARIANTS:,} are allowed",
-    )
-    return [list(row) for row in itertools.product(*parameters.values())]
 
 
 def is_value(value: Any) -> bool:
@@ -130,7 +123,6 @@ def is_training(command: Sequence[str]) -> bool:
 
 
 def with_profile(command: Sequence[str]) -> list[str]:
-    """Return the command with --profile."""
     return [*command] if "--profile" in command else [*command, "--profile"]
 
 

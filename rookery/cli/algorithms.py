@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rookery.algorithms import ALGORITHMS, algorithm_class
-from rookery.cli.printing import print_json
 from rookery.config import presets
 from rookery.errors import require
 from rookery.fields import help_text, parse_flags, to_dict
+from rookery.runs.files import to_json
 
 
 def main(args: Sequence[str]) -> int:
@@ -20,12 +20,11 @@ def main(args: Sequence[str]) -> int:
     require(len(names) <= 1, f"algorithms: expected at most one name, got {len(names)}")
     listed = {name: algorithm_class(name) for name in names or sorted(ALGORITHMS)}
     if given.get("json"):
-        print_json(
-            {
-                name: {"settings": to_dict(cls.Config()), "presets": sorted(presets(name))}
-                for name, cls in listed.items()
-            }
-        )
+        found = {
+            name: {"settings": to_dict(cls.Config()), "presets": sorted(presets(name))}
+            for name, cls in listed.items()
+        }
+        print(to_json(found))
         return 0
     for name, cls in listed.items():
         print(f"{name:<6} {(cls.__doc__ or '').splitlines()[0]}")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rookery.bench.baseline import compare, notes, read_baseline
-from rookery.bench.runner import RESULTS, BenchmarkResults, Runner, make_log_dir
+from rookery.bench.runner import RESULTS, Runner, make_log_dir
 from rookery.bench.spec import Benchmark, read_specs, select_benchmarks
 from rookery.bench.tables import plain_text
-from rookery.cli.printing import print_json
 from rookery.errors import require
-from rookery.fields import flags_of, from_dict, help_text, parse_flags, take_all
+from rookery.fields import flag_name, flags_of, from_dict, help_text, parse_flags, require_least
+from rookery.runs.files import to_json
 
-USAGE = """rookery bench SPEC... [options]  run the benchmarks of YAML specs
-"""
+USAGE = "rookery bench SPEC... [options]  run the benchmarks of YAML specs\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +48,8 @@ class BenchOptions:
             self.timeout is None or self.timeout > 0,
             f"--timeout must be above 0 seconds, got {self.timeout}",
         )
-        require(self.repeat >= 1, f"--repeat must be at least 1, got {self.repeat}")
-        require(
-            self.tolerance is None or self.tolerance >= 0,
-            f"--tolerance must be 0 or more, got {self.tolerance}",
-        )
+        require_least(self, 1, ["repeat"], flag_name)
+        require_least(self, 0, ["tolerance"], flag_name)
         require(
             self.tolerance is None or self.baseline is not None,
             "--tolerance has no effect without --baseline; remove it",
@@ -66,18 +61,12 @@ def main(args: Sequence[str]) -> int:
     if {"-h", "--help"} & set(args):
         print(USAGE + "\nOptions:\n" + help_text(BenchOptions))
         return 0
-    names, rest = take_all(args, "--benchmark")
-    given, specs = parse_flags(rest, flags_of(BenchOptions))
-    options = from_dict(BenchOptions, {**given, "benchmark": names or None})
+    given, specs = parse_flags(args, flags_of(BenchOptions), repeatable=["benchmark"])
+    options = from_dict(BenchOptions, given)
     require(specs, "bench: expected at least one spec file")
     benchmarks = select_benchmarks(read_specs(specs), options.benchmark or ())
-    return (
-        print_list(benchmarks, options.json) if options.list else run_and_print(benchmarks, options)
-    )
-
-
-def run_and_print(benchmarks: Sequence[Benchmark], options: BenchOptions) -> int:
-    """Run the benchmarks, compare with the baseline and print; return the exit status."""
+    if options.list:
+        return print_list(benchmarks, options.json)
     earlier = None if options.baseline is None else read_baseline(Path(options.baseline))
     require(
         options.baseline is None
@@ -92,41 +81,32 @@ def run_and_print(benchmarks: Sequence[Benchmark], options: BenchOptions) -> int
         stop_on_error=options.stop_on_error,
         profile=options.profile,
     ).run(benchmarks)
-    lines = [] if earlier is None else compare_with_baseline(results, earlier, options)
+    lines: list[str] = []
+    if earlier is not None:
+        tolerance = 0.1 if options.tolerance is None else options.tolerance
+        compared = compare(results.benchmarks, results.rows, earlier, tolerance)
+        remarks = notes(results.rows, earlier)
+        results.baseline = {
+            "file": options.baseline,
+            "tolerance": tolerance,
+            "regressions": sum(each.verdict == "regression" for each in compared),
+            "comparisons": [each._asdict() for each in compared],
+            "notes": remarks,
+        }
+        results.save()
+        lines = [*(each.line() for each in compared), *remarks]
     if options.json:
-        print_json(results.to_dict())
+        print(to_json(results.to_dict()))
     else:
-        end = f"{status_line(results)}\n{results.log_dir}"
+        total = sum(len(benchmark.variants) for benchmark in benchmarks)
+        count = len(results.rows)
+        missing = f", {total - count} not run" if count < total else ""
+        counts = f"{count - results.failed} ok, {results.failed} failed{missing}"
+        end = f"{results.status}: {counts}\n{results.log_dir}"
         parts = [plain_text(benchmarks, results.rows), "\n".join(lines), end]
         print("\n\n".join(filter(None, parts)))
     worse = results.baseline is not None and results.baseline["regressions"] > 0
     return 130 if results.status == "interrupted" else int(results.failed > 0 or worse)
-
-
-def compare_with_baseline(
-    results: BenchmarkResults, earlier: list[dict[str, Any]], options: BenchOptions
-) -> list[str]:
-    """Add a comparison with the baseline to the results, and return its lines."""
-    tolerance = 0.1 if options.tolerance is None else options.tolerance
-    compared = compare(results.benchmarks, results.rows, earlier, tolerance)
-    remarks = notes(results.rows, earlier)
-    results.baseline = {
-        "file": options.baseline,
-        "tolerance": tolerance,
-        "regressions": sum(each.verdict == "regression" for each in compared),
-        "comparisons": [each._asdict() for each in compared],
-        "notes": remarks,
-    }
-    results.save()
-    return [*(each.line() for each in compared), *remarks]
-
-
-def status_line(results: BenchmarkResults) -> str:
-    """Return how the run ended, in one line."""
-    total = sum(len(benchmark.variants) for benchmark in results.benchmarks)
-    count = len(results.rows)
-    missing = f", {total - count} not run" if count < total else ""
-    return f"{results.status}: {count - results.failed} ok, {results.failed} failed{missing}"
 
 
 def print_list(benchmarks: Sequence[Benchmark], json: bool) -> int:
@@ -141,7 +121,7 @@ def print_list(benchmarks: Sequence[Benchmark], json: bool) -> int:
             }
             for each in benchmarks
         }
-        print_json(found)
+        print(to_json(found))
     for each in [] if json else benchmarks:
         count = f"{len(each.variants)} variant{'s' if len(each.variants) > 1 else ''}"
         print(f"{each.name:<28} {count:<13} {each.problem or ' '.join(each.description.split())}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rookery.cli.printing import print_json
 from rookery.envs import registered_envs
 from rookery.errors import require
 from rookery.fields import parse_flags
+from rookery.runs.files import to_json
 
 
 def main(args: Sequence[str]) -> int:
@@ -20,7 +20,7 @@ def main(args: Sequence[str]) -> int:
     word = words[0].lower() if words else ""
     listed = [env for env in registered_envs() if word in env.name.lower()]
     if given.get("json"):
-        print_json({env.name: env.engine for env in listed})
+        print(to_json({env.name: env.engine for env in listed}))
         return 0
     for env in listed:
         print(f"{env.name:<42} {env.engine}")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rookery.cli.printing import print_json
 from rookery.envs import EnvOptions
 from rookery.errors import require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, require_least
+from rookery.runs.files import to_json
 from rookery.training.trained import EVALUATION_SEED, TrainedRun, evaluate_random
 
 USAGE = """rookery evaluate RUN [options]         score the agent of a run
@@ -37,8 +37,8 @@ class EvaluateOptions:
     """Preprocessing of the environment; only with a random policy."""
 
     def __post_init__(self) -> None:
-        require(self.episodes >= 1, f"episodes must be at least 1, got {self.episodes}")
-        require(self.seed >= 0, f"seed must be 0 or more, got {self.seed}")
+        require_least(self, 1, ["episodes"])
+        require_least(self, 0, ["seed"])
         require(0 <= self.epsilon <= 1, f"epsilon must lie in [0, 1], got {self.epsilon}")
 
 
@@ -63,28 +63,24 @@ def main(args: Sequence[str]) -> int:
     else:
         run = TrainedRun.open(names[0]).at(options.checkpoint)
         scores = run.evaluate(options.episodes, options.seed, not options.sample, options.epsilon)
-    print_json(scores) if options.json else print_scores(scores)
+    print(to_json(scores) if options.json else scores_text(scores))
     return 0
 
 
-def print_scores(scores: dict[str, Any]) -> None:
-    """Print the scores as text."""
+def scores_text(scores: dict[str, Any]) -> str:
     policy = f"{scores['policy']} policy"
     if scores.get("epsilon"):
         policy += f" with epsilon {scores['epsilon']:g}"
     if "env_steps" in scores:
         policy += f" of step {scores['env_steps']:,}"
-    print(
-        f"{scores['environment']}, {policy}, {scores['episodes']} episodes, seed {scores['seed']}"
-    )
-    print(
+    lines = [
+        f"{scores['environment']}, {policy}, {scores['episodes']} episodes, seed {scores['seed']}",
         f"return   mean {scores['return_mean']:.2f}  std {scores['return_std']:.2f}"
-        f"  min {scores['return_min']:.2f}  max {scores['return_max']:.2f}"
-    )
-    print(
+        f"  min {scores['return_min']:.2f}  max {scores['return_max']:.2f}",
         f"interquartile mean {scores['return_iqm']:.2f},"
-        f" 95 % interval {scores['return_iqm_low']:.2f} to {scores['return_iqm_high']:.2f}"
-    )
-    print(f"length   mean {scores['length_mean']:.1f}")
+        f" 95 % interval {scores['return_iqm_low']:.2f} to {scores['return_iqm_high']:.2f}",
+        f"length   mean {scores['length_mean']:.1f}",
+    ]
     if "human_normalized" in scores:
-        print(f"human-normalized score {100 * scores['human_normalized']:.1f} %")
+        lines.append(f"human-normalized score {100 * scores['human_normalized']:.1f} %")
+    return "\n".join(lines)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rookery.cli.printing import print_json
 from rookery.errors import require
 from rookery.export.export import export
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, require_least
+from rookery.runs.files import to_json
 from rookery.training.trained import TrainedRun
 
 USAGE = "rookery export RUN [options]  write the policy of a run for use in other programs\n"
@@ -33,7 +32,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         require(self.format, "format: expected onnx, libtorch or both, got none")
-        require(self.envs >= 1, f"envs must be at least 1, got {self.envs}")
+        require_least(self, 1, ["envs"])
 
 
 def main(args: Sequence[str]) -> int:
@@ -47,12 +46,9 @@ def main(args: Sequence[str]) -> int:
     run = TrainedRun.open(names[0]).at(options.checkpoint)
     out = run.path / "export" if options.out is None else Path(options.out)
     described = export(run, tuple(dict.fromkeys(options.format)), out, options.envs)
-    print_json(described) if options.json else print_export(described, out)
-    return 0
-
-
-def print_export(described: dict[str, Any], out: Path) -> None:
-    """Print which files were written and how they were verified."""
+    if options.json:
+        print(to_json(described))
+        return 0
     verified = described["verified"]
     print(
         f"{described['algorithm']} policy of step {described['env_steps']:,}, verified on"
@@ -64,3 +60,4 @@ def print_export(described: dict[str, Any], out: Path) -> None:
         worst = max((value for key, value in off.items() if key != "action"), default=0.0)
         print(f"{out / file}: greedy actions equal, values within {worst:.1e}")
     print(out / "policy.json")
+    return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import sys
 from collections.abc import Sequence
 
 from rookery import __version__
 from rookery.errors import RookeryError, nearest
+from rookery.fields import peek_flag
 
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
@@ -29,17 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit status."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
+        print("Trains deep reinforcement-learning agents in parallel.\n")
+        for name, text in COMMANDS.items():
+            print(f"  rookery {name:<11}{text}")
+        print("\n'rookery COMMAND --help' describes a command.")
         return 0 if args else 2
     if args[0] == "--version":
         print(f"rookery {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        print(
-            f'rookery: unknown command "{args[0]}".{nearest(args[0], COMMANDS)}'
-            " 'rookery --help' lists them.",
-            file=sys.stderr,
-        )
+        unknown = f'unknown command "{args[0]}".{nearest(args[0], COMMANDS)}'
+        print(f"rookery: {unknown} 'rookery --help' lists them.", file=sys.stderr)
         return 2
     if args[0] != "bench":  # its commands must inherit the environment unchanged
         prepare_threads(args)
@@ -56,26 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def usage() -> str:
-    """Return the list of commands."""
-    lines = [f"  rookery {name:<11}{text}" for name, text in COMMANDS.items()]
-    return "\n".join(
-        [
-            "Trains deep reinforcement-learning agents in parallel.",
-            "",
-            *lines,
-            "",
-            "'rookery COMMAND --help' describes a command.",
-        ]
-    )
-
-
 def prepare_threads(args: Sequence[str]) -> None:
     """Set variables that OpenMP reads when NumPy and torch load: the number of threads, and how
     long waiting threads spin. The default spin count makes small operations ten times slower
     when another process uses a core; this one does not, and is as fast on an idle machine."""
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    words = " ".join(args).replace("--threads=", "--threads ").split()
-    threads = next((b for a, b in itertools.pairwise(words) if a == "--threads"), None)
-    if threads is not None and threads.isdigit():
+    threads = peek_flag(args, "--threads") or ""
+    if threads.isdigit():
         os.environ["OMP_NUM_THREADS"] = threads

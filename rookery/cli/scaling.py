@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,18 @@ from typing import Any
 import torch
 
 from rookery.backends.factory import make_algorithm, spaces_of
-from rookery.cli.printing import print_json
-from rookery.cli.train import TrainOptions
+from rookery.cli.train import TrainOptions, leading_names, parse_settings
 from rookery.config import RunConfig, default_config, resolve
 from rookery.envs import make_env
 from rookery.errors import require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.fields import flag_name, from_dict, help_text, nest, require_least
 from rookery.machine import cores
-from rookery.reports import require_matplotlib, scaling_plot
+from rookery.reports import draw_scaling, require_matplotlib
+from rookery.runs.files import to_json
 from rookery.runs.run import default_name
-from rookery.scaling.points import Mode, Point, parse_points, plan_studies, unique_points
-from rookery.scaling.predict import Coupling
-from rookery.scaling.reference import read_reference
-from rookery.scaling.study import Study
-from rookery.scaling.tables import tables
+from rookery.scaling.speed import Coupling
+from rookery.scaling.study import Mode, Study, parse_points, plan_studies, unique_points
+from rookery.scaling.tables import read_reference, tables
 from rookery.scaling.trials import Trials
 
 USAGE = """rookery scaling ALGO ENV --points 1-8,2-8,4-8 [options] [options of train]
@@ -69,7 +66,7 @@ class ScalingOptions:
     """Print the results as one JSON object on standard output."""
 
     def __post_init__(self) -> None:
-        require(self.repeat >= 1, f"repeat must be at least 1, got {self.repeat}")
+        require_least(self, 1, ["repeat"])
         require(self.minutes > 0, f"minutes must be positive, got {self.minutes}")
         require(
             self.reference is None or self.mode == "weak",
@@ -85,9 +82,9 @@ def main(args: Sequence[str]) -> int:
         return 0
     trials, options = plan_scaling(args)
     trials.carry_out()
-    picture = scaling_plot.draw_scaling(trials.folder) if options.plot else None
+    picture = draw_scaling(trials.folder) if options.plot else None
     if options.json:
-        print_json(trials.to_dict() | {"picture": picture})
+        print(to_json(trials.to_dict() | {"picture": picture}))
     else:
         print(f"\n{tables(trials.study.results())}\n")
         if trials.reference is not None:
@@ -98,57 +95,40 @@ def main(args: Sequence[str]) -> int:
 
 def plan_scaling(args: Sequence[str]) -> tuple[Trials, ScalingOptions]:
     """Return the runs and options, validated before anything runs."""
-    names = list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))[:2]
+    names = leading_names(args)
     require(len(names) == 2, "scaling: expected an algorithm and an environment, then --points")
-    own, of_train = flags_of(ScalingOptions), flags_of(TrainOptions)
-    known = flags_of(default_config(*names)) | of_train | own
-    given, extra = parse_flags(args[2:], known)
-    require(
-        not extra,
-        f'expected one algorithm and one environment, got "{extra[0] if extra else ""}" too',
-    )
+    algorithm, environment = names
+    base = default_config(algorithm, environment)
+    given, own, of_train = parse_settings(args[2:], base, ScalingOptions, TrainOptions)
     for name, remedy in TAKEN.items():
-        require(
-            name not in given, f"--{name.replace('_', '-')} cannot be used with scaling; {remedy}"
-        )
-    options = from_dict(ScalingOptions, {key: given.pop(key) for key in list(given) if key in own})
+        usable = name not in given and name not in of_train
+        require(usable, f"{flag_name(name)} cannot be used with scaling; {remedy}")
+    options, train = from_dict(ScalingOptions, own), from_dict(TrainOptions, of_train)
     studies = plan_studies(parse_points(options.points), options.mode)
     if options.reference is not None:
         given.setdefault("threads", "1")
-    settings: dict[str, Any] = {
-        "algorithm": names[0],
-        "environment": names[1],
-        **STUDY_DEFAULTS,
-        **given,
-    }
+    settings: dict[str, Any] = {**STUDY_DEFAULTS, **given}
     # All points use the backend of the point with the most actors.
-    config = point_config(settings, max(unique_points(studies)))
-    reference = None
-    if options.reference is not None:
-        reference = read_reference(options.reference, config.threads or 1)
+    most = max(unique_points(studies))
+    overrides = nest({**settings, "actors": most.actors, "envs": most.envs})
+    use_preset = not train.no_preset
+    config = resolve(algorithm, environment, overrides, train.preset, use_preset).config
+    path, threads = options.reference, config.threads or 1
+    reference = None if path is None else read_reference(path, threads)
     check_environment(config)
     if options.plot:
         require_matplotlib("a picture of the study (--no-plot leaves it out)")
+    named = {"algorithm": algorithm, "environment": environment}
     trials = Trials(
-        *(names[0], names[1], config.chosen_backend),
-        options={**STUDY_DEFAULTS, **given},
+        *(algorithm, environment, config.chosen_backend),
+        options={**settings, **of_train},
         study=Study(studies, options.repeat, cores(), coupling_of(config)),
         minutes=options.minutes,
-        folder=Path(options.out or Path("scaling") / default_name(settings)),
+        folder=Path(options.out or Path("scaling") / default_name(named)),
         console=sys.stderr if options.json else sys.stdout,
         reference=reference,
     )
     return trials, options
-
-
-def point_config(given: Mapping[str, Any], point: Point) -> RunConfig:
-    """Return the config of a point's runs, as `rookery train` would make it."""
-    presets = {key: given[key] for key in ("preset", "no_preset") if key in given}
-    choice = from_dict(TrainOptions, presets)
-    settings = {key: value for key, value in given.items() if key not in presets}
-    overrides = nest({**settings, "actors": point.actors, "envs": point.envs})
-    algorithm, environment = given["algorithm"], given["environment"]
-    return resolve(algorithm, environment, overrides, choice.preset, not choice.no_preset).config
 
 
 def check_environment(config: RunConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rookery.envs import EnvOptions
 from rookery.envs.remote.serving import maker
@@ -49,35 +48,19 @@ def main(args: Sequence[str]) -> int:
     if importlib.util.find_spec("zmq") is None or importlib.util.find_spec("msgpack") is None:
         raise missing_extra("serve", "remote")
     from rookery_server.errors import Unusable
+    from rookery_server.keys import describe_keys, make_keys
+    from rookery_server.serving import Place, run
 
     try:
         if options.make_keys is not None:
             require(not names, "serve: --make-keys takes no environment")
-            print_new_keys(options.make_keys)
+            make_keys(options.make_keys)
+            print(describe_keys(options.make_keys))
         else:
             require(len(names) == 1, "serve: expected one environment")
-            serve_env(names[0], options)
+            place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
+            make = maker(names[0], options.env, options.threads)
+            run(make, names[0], place, lambda line: print(f"rookery serve: {line}", flush=True))
     except Unusable as error:
         raise BadInput(f"serve: {error}") from error
     return 0
-
-
-def serve_env(name: str, options: ServeOptions) -> None:
-    """Serve environments until interrupted or terminated."""
-    from rookery_server.serving import Place, run
-
-    place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
-    run(maker(name, options.env, options.threads), name, place, print_line)
-
-
-def print_new_keys(folder: str) -> None:
-    """Create keys, and print which file belongs where."""
-    from rookery_server.keys import describe_keys, make_keys
-
-    make_keys(folder)
-    print(describe_keys(folder))
-
-
-def print_line(line: Any) -> None:
-    """Print a line on standard output and flush it."""
-    print(f"rookery serve: {line}", flush=True)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rookery.cli.printing import print_json
-from rookery.cli.train import TrainOptions
+from rookery.cli.train import TrainOptions, leading_names, parse_settings
 from rookery.config import default_config, resolve
 from rookery.errors import require
-from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, take_all
-from rookery.runs.files import write_text, writing
+from rookery.fields import flag_name, from_dict, help_text, nest
+from rookery.runs.files import to_json, write_text, writing
 from rookery.runs.run import checked_name, default_name
 from rookery.slurm.job import Job
-from rookery.slurm.script import Work, batch_script, implied_settings
-from rookery.slurm.submit import submit
+from rookery.slurm.script import Work, batch_script, implied_settings, submit
 
-USAGE = """rookery slurm ALGO ENV [options] [options of train]  write a batch script, and submit it
-"""
+USAGE = "rookery slurm ALGO ENV [options] [options of train]  write a batch script, and submit it\n"
 SLURM_OPTIONS_TAKEN = {
     "resume": "submit the script of the run again to resume",
     "ray_address": "the job starts its own cluster",
@@ -58,7 +53,7 @@ def main(args: Sequence[str]) -> int:
         write_text(path, text)
     number = submit(path) if options.submit and path is not None else None
     if options.json:
-        print_json({"job": number, "run": str(work.run), "script": path, "text": text})
+        print(to_json({"job": number, "run": str(work.run), "script": path, "text": text}))
     elif path is None:
         print(text, end="")
     else:
@@ -68,30 +63,15 @@ def main(args: Sequence[str]) -> int:
 
 def plan_job(args: Sequence[str]) -> tuple[Job, Work, SlurmOptions]:
     """Return the job, the run and the options, validated as by `rookery train`."""
-    names = list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))[:2]
+    names = leading_names(args)
     require(len(names) == 2, "slurm: expected an algorithm and an environment")
-    others, rest = take_all(args[2:], "--sbatch")
-    of_job, own, of_train = flags_of(Job), flags_of(SlurmOptions), flags_of(TrainOptions)
-    known = flags_of(default_config(*names)) | of_train | of_job | own
-    given, extra = parse_flags(rest, known)
-    require(
-        not extra,
-        f'expected one algorithm and one environment, got "{extra[0] if extra else ""}" too',
+    given, of_job, own, of_train = parse_settings(
+        args[2:], default_config(*names), Job, SlurmOptions, TrainOptions, repeatable=["sbatch"]
     )
     for name, remedy in SLURM_OPTIONS_TAKEN.items():
-        require(name not in given, f"{flag_name(name)} cannot be used with slurm; {remedy}")
-    asked = {key: given.pop(key) for key in list(given) if key in of_job}
-    job = from_dict(Job, {**asked, "sbatch": others})
-    options = from_dict(SlurmOptions, {key: given.pop(key) for key in list(given) if key in own})
-    train_options = {key: given.pop(key) for key in list(given) if key in of_train}
-    return job, make_work(job, names, given, train_options), options
-
-
-def make_work(
-    job: Job, names: list[str], given: dict[str, Any], train_options: dict[str, Any]
-) -> Work:
-    """Return the run that the job trains."""
-    train = from_dict(TrainOptions, train_options)
+        require(name not in of_train, f"{flag_name(name)} cannot be used with slurm; {remedy}")
+    job, options = from_dict(Job, of_job), from_dict(SlurmOptions, own)
+    train = from_dict(TrainOptions, of_train)
     settings = {**given, **implied_settings(job, given)}
     algorithm, environment = names
     overrides, use_preset = nest(settings), not train.no_preset
@@ -102,6 +82,6 @@ def make_work(
         " give; remove it",
     )
     name = train.name or default_name({"algorithm": algorithm, "environment": environment})
-    presets = {key: value for key, value in train_options.items() if key in ("preset", "no_preset")}
+    presets = {key: value for key, value in of_train.items() if key in ("preset", "no_preset")}
     run = Path(train.runs_dir).resolve() / checked_name(name)
-    return Work(algorithm, environment, run, settings, presets)
+    return job, Work(algorithm, environment, run, settings, presets), options

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.printing import print_json
 from rookery.cli.scaling import check_environment
-from rookery.config import default_config
+from rookery.cli.train import leading_names, parse_settings
+from rookery.config import default_config, from_values
 from rookery.errors import RookeryError, require
-from rookery.fields import flags_of, from_dict, help_text, parse_flags, peek_flag
-from rookery.reports import require_matplotlib, sweep_plot
-from rookery.runs.files import write_text
+from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, peek_flag
+from rookery.reports import draw_sweep, require_matplotlib
+from rookery.runs.files import to_json, write_text
 from rookery.runs.run import checked_name, default_name
-from rookery.sweep.best import train_command, write_best
-from rookery.sweep.cluster import connect, require_tune, trial_resources
-from rookery.sweep.console import SweepConsole, headline
-from rookery.sweep.plan import SweepOptions, attach_spaces, first_point, make_spec
-from rookery.sweep.points import require_optuna
+from rookery.sweep.plan import (
+    SweepOptions,
+    attach_spaces,
+    connect,
+    make_spec,
+    read_spec,
+    require_extras,
+    trial_resources,
+)
 from rookery.sweep.records import SweepFolder, SweepSpec
-from rookery.sweep.spec_file import read_spec
-from rookery.sweep.tables import trials_csv, trials_table
+from rookery.sweep.results import (
+    SweepConsole,
+    headline,
+    train_command,
+    trials_csv,
+    trials_table,
+    write_best,
+)
 
 USAGE = """rookery sweep ALGO ENV --SETTING SPACE... [options] [settings of train]
 rookery sweep --spec FILE [options]      a sweep described in YAML
@@ -49,7 +58,9 @@ def main(args: Sequence[str]) -> int:
     else:
         folder, options = resumed_sweep(args)
         spec = folder.spec
-    check_extras(spec, options)
+    require_extras(spec.search)
+    if options.plot:
+        require_matplotlib("a picture of the sweep (--no-plot skips it)")
     stream = sys.stderr if options.json else sys.stdout
     if options.ray_address is not None:
         os.environ["RAY_ADDRESS"] = options.ray_address
@@ -58,7 +69,9 @@ def main(args: Sequence[str]) -> int:
 
         resources = trial_resources(spec, options)
         if folder is None:
-            folder = SweepFolder.create(new_path(spec, options), spec)
+            named = {"algorithm": spec.algorithm, "environment": spec.environment}
+            name = default_name(named) if options.name is None else checked_name(options.name)
+            folder = SweepFolder.create(Path(options.sweeps_dir) / name, spec)
         print(headline(folder, resources), file=stream, flush=True)
         with SweepConsole(folder, stream) as console:
             run_trials(folder, resources, console)
@@ -67,24 +80,22 @@ def main(args: Sequence[str]) -> int:
 
 def new_sweep(args: Sequence[str]) -> tuple[SweepSpec, SweepOptions]:
     """Return the sweep that the command line or a --spec file describes, and the options."""
-    words, own = attach_spaces(args), flags_of(SweepOptions)
-    names = list(itertools.takewhile(lambda arg: not arg.startswith("-"), words))[:2]
-    file = peek_flag(words, "--spec")
-    given_options, settings = read_spec(file, set(own) - {"spec", "resume"}) if file else ({}, {})
+    words = attach_spaces(args)
+    names, file = leading_names(words), peek_flag(words, "--spec")
+    known_options = set(flags_of(SweepOptions)) - {"spec", "resume"}
+    given_options, settings = read_spec(file, known_options) if file else ({}, {})
     known = [given_options.pop(key, None) for key in ("algorithm", "environment")]
     algorithm, environment = names if len(names) == 2 else known
     require(
         isinstance(algorithm, str) and isinstance(environment, str),
         "sweep: name an algorithm and an environment, then the settings to search",
     )
-    flags = flags_of(default_config(algorithm, environment))
-    given, extra = parse_flags(words[len(names) :], flags | own)
-    got = f'got "{extra[0] if extra else ""}" too'
-    require(not extra, f"expected one algorithm and one environment, {got}")
-    given_options |= {key: given.pop(key) for key in list(given) if key in own}
-    options = from_dict(SweepOptions, given_options)
+    base = default_config(algorithm, environment)
+    given, own = parse_settings(words[len(names) :], base, SweepOptions)
+    options = from_dict(SweepOptions, given_options | own)
     spec = make_spec(algorithm, environment, {**settings, **given}, options)
-    check_environment(first_point(spec))
+    point = {name: dimension.probes()[0] for name, dimension in spec.dimensions.items()}
+    check_environment(from_values(spec.config, nest(point)))
     return spec, options
 
 
@@ -94,8 +105,8 @@ def resumed_sweep(args: Sequence[str]) -> tuple[SweepFolder, SweepOptions]:
     got = f'got "{extra[0] if extra else ""}" too'
     require(not extra, f"--resume expects one folder of a sweep, {got}")
     for name in given:
-        shown = name.replace("_", "-")
-        require(name in WITH_RESUME, f"--{shown} has no effect with --resume; remove it")
+        useless = f"{flag_name(name)} has no effect with --resume; remove it"
+        require(name in WITH_RESUME, useless)
     options = from_dict(SweepOptions, given)
     folder = SweepFolder.open(Path(str(options.resume)))
     if options.samples is not None:
@@ -105,22 +116,6 @@ def resumed_sweep(args: Sequence[str]) -> tuple[SweepFolder, SweepOptions]:
         require(options.samples >= most, f"samples: the sweep already has {most} trials")
         folder.extend(options.samples)
     return folder, options
-
-
-def check_extras(spec: SweepSpec, options: SweepOptions) -> None:
-    """Raise BadInput if an extra that the sweep needs is not installed."""
-    require_tune()
-    if spec.search == "optuna":
-        require_optuna()
-    if options.plot:
-        require_matplotlib("a picture of the sweep (--no-plot skips it)")
-
-
-def new_path(spec: SweepSpec, options: SweepOptions) -> Path:
-    """Return the path of a new sweep's folder."""
-    named = {"algorithm": spec.algorithm, "environment": spec.environment}
-    name = default_name(named) if options.name is None else checked_name(options.name)
-    return Path(options.sweeps_dir) / name
 
 
 def print_results(folder: SweepFolder, options: SweepOptions) -> int:
@@ -134,9 +129,9 @@ def print_results(folder: SweepFolder, options: SweepOptions) -> int:
         preset = shown / "best.yaml"
         repeat = train_command(folder, best, preset)
         summary |= {"best": vars(best), "preset": preset, "command": repeat}
-    summary["picture"] = sweep_plot.draw_sweep(folder.path) if options.plot else None
+    summary["picture"] = draw_sweep(folder.path) if options.plot else None
     if options.json:
-        print_json(summary | {"trials": [vars(record) for record in folder.records]})
+        print(to_json(summary | {"trials": [vars(record) for record in folder.records]}))
     else:
         print(f"\n{trials_table(folder)}\n")
         if best is not None:

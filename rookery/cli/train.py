@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -10,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rookery.backends.ranks.join import place
-from rookery.cli.printing import print_json
-from rookery.config import default_config, from_values, read_config, resolve
+from rookery.config import RunConfig, default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
-from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags, peek_flag
+from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, peek_flag
+from rookery.runs.files import to_json
 from rookery.training.start import new_run, resume, start
 from rookery.training.trained import TrainedRun
 
@@ -21,6 +23,11 @@ USAGE = """rookery train ALGO ENV [options]      train an agent in a new run fol
 rookery train --resume RUN [options]  go on with a run
 rookery train --config FILE [options] repeat a run, or start from a file of settings
 """
+USELESS_WITH = {
+    "resume": ("preset", "no_preset", "name", "runs_dir"),
+    "config": ("preset", "no_preset"),
+}
+"""Options that have no effect with another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +58,23 @@ class TrainOptions:
 
 def main(args: Sequence[str]) -> int:
     """Train; 0, or 130 if interrupted."""
-    source = peek_flag(args, "--resume") or peek_flag(args, "--config")
-    leading = list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))
-    names = [] if source else leading[:2]
+    folder, file = peek_flag(args, "--resume"), peek_flag(args, "--config")
+    source = folder or file
+    names = [] if source else leading_names(args)
     asked = bool({"-h", "--help"} & set(args))
     if asked or (not source and len(names) < 2):
         return show_help(names, asked)
-    values = stored(args) if source else {}
+    require(not (folder and file), "--resume and --config: give one of them")
+    values: dict[str, Any] = {}
+    if source:
+        values = dict(TrainedRun.open(source).config) if folder else read_config(source)
     base = from_values(values, {}) if source else default_config(*names)
-    given, extra = parse_flags(args[len(names) :], flags_of(base) | flags_of(TrainOptions))
-    require(
-        not extra,
-        f'expected one algorithm and one environment, got "{extra[0] if extra else ""}" too',
-    )
-    chosen = {key: given.pop(key) for key in list(given) if key in flags_of(TrainOptions)}
+    given, chosen = parse_settings(args[len(names) :], base, TrainOptions)
     options = from_dict(TrainOptions, chosen)
-    check(options, chosen)
+    for origin, useless in USELESS_WITH.items():
+        for name in useless if origin in chosen else ():
+            has_effect = name not in chosen
+            require(has_effect, f"{flag_name(name)} has no effect with --{origin}; remove it")
     if options.ray_address is not None:
         os.environ["RAY_ADDRESS"] = options.ray_address
     output: dict[str, Any] = {
@@ -75,45 +83,35 @@ def main(args: Sequence[str]) -> int:
     }
     if options.resume is not None:
         return print_result(resume(options.resume, **output, **nest(given)), options.json)
-    if values:
+    if source:
         config = from_values(values, nest(given))
     else:
         algorithm, environment = names
         use_preset = not options.no_preset
-        made = resolve(algorithm, environment, nest(given), options.preset, use_preset)
-        config = made.config
-        print_presets(made.presets, options.preset)
+        config, presets = resolve(algorithm, environment, nest(given), options.preset, use_preset)
+        for name in presets if first_rank() else ():
+            remedy = "" if name == options.preset else " (--no-preset leaves it out)"
+            print(f"preset: {name}{remedy}", file=sys.stderr)
     run = start(config, new_run(config, options.runs_dir, options.name), **output)
     return print_result(run, options.json)
 
 
-def print_presets(presets: Sequence[str], chosen: str | None) -> None:
-    """Print which presets a run is made of."""
-    if first_rank():
-        for name in presets:
-            remedy = "" if name == chosen else " (--no-preset leaves it out)"
-            print(f"preset: {name}{remedy}", file=sys.stderr)
+def leading_names(args: Sequence[str]) -> list[str]:
+    """Return the first two arguments, algorithm and environment; fewer if options begin before."""
+    return list(itertools.takewhile(lambda arg: not arg.startswith("-"), args))[:2]
 
 
-def check(options: TrainOptions, chosen: Collection[str]) -> None:
-    """Raise BadInput for options on the command line that would have no effect."""
-    for source, useless in (
-        ("resume", ("preset", "no_preset", "name", "runs_dir")),
-        ("config", ("preset", "no_preset")),
-    ):
-        for name in useless:
-            require(
-                getattr(options, source) is None or name not in chosen,
-                f"--{name.replace('_', '-')} has no effect with --{source}; remove it",
-            )
-
-
-def stored(args: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of the run of --resume or of the file of --config."""
-    folder, file = peek_flag(args, "--resume"), peek_flag(args, "--config")
-    if folder and file:
-        raise BadInput("--resume and --config: give one of them")
-    return dict(TrainedRun.open(folder).config) if folder else read_config(file or "")
+def parse_settings(
+    args: Sequence[str], base: RunConfig, *kinds: type, repeatable: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the settings of a run, then for each of `kinds` its options, as given in `args`."""
+    flags = [flags_of(kind) for kind in kinds]
+    known = functools.reduce(operator.or_, flags, flags_of(base))
+    given, extra = parse_flags(args, known, repeatable)
+    if extra:
+        raise BadInput(f'expected one algorithm and one environment, got "{extra[0]}" too')
+    options = [{key: given.pop(key) for key in list(given) if key in own} for own in flags]
+    return [given, *options]
 
 
 def first_rank() -> bool:
@@ -127,10 +125,8 @@ def show_help(names: list[str], asked: bool) -> int:
     print(USAGE)
     print("Options:\n" + help_text(TrainOptions))
     if names:
-        settings = default_config(names[0], "")
-        flags = {
-            k: v for k, v in flags_of(settings).items() if k not in ("algorithm", "environment")
-        }
+        flags = flags_of(default_config(names[0], ""))
+        del flags["algorithm"], flags["environment"]
         print(f"\nSettings of {names[0]}:\n" + help_text(flags))
     else:
         print("\n'rookery train ALGO --help' lists the settings too.")
@@ -143,7 +139,7 @@ def print_result(run: TrainedRun, json: bool) -> int:
     if not first_rank():
         pass
     elif json:
-        print_json({"run": str(run.path), **result})
+        print(to_json({"run": str(run.path), **result}))
     else:
         mean = result.get("episode_return_mean")
         returns = "no episode ended" if mean is None else f"mean return {mean:.1f}"

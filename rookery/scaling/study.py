@@ -1,18 +1,74 @@
-"""A scaling study: every point is run several times, in turns, and compared with the ideal."""
+"""A scaling study: every point, a number of actors and of environments of each, is run several
+times, in turns, and compared with the ideal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from rookery.errors import RookeryError
-from rookery.scaling.measure import Measured, combine_runs
-from rookery.scaling.points import Point, unique_points
-from rookery.scaling.predict import Coupling, Prediction, predict
+from rookery.errors import BadInput, RookeryError, require
+from rookery.scaling.speed import Coupling, Measured, combine_runs, predict
 
-Measure = Callable[[Point, int], Measured]
-"""Function that runs a point in a round of this number."""
+Mode = Literal["weak", "strong", "both"]
+
+
+class Point(NamedTuple):
+    """A number of actors, and the number of environments of each."""
+
+    actors: int
+    envs: int
+
+    @property
+    def label(self) -> str:
+        """ACTORS-ENVS, where ENVS is per actor."""
+        return f"{self.actors}-{self.envs}"
+
+    def doubled(self, study: str) -> Point | None:
+        """Return the point with twice the actors; None if environments cannot be divided so far."""
+        if study == "weak":
+            return Point(2 * self.actors, self.envs)
+        return None if self.envs % 2 else Point(2 * self.actors, self.envs // 2)
+
+
+def parse_points(text: str) -> list[Point]:
+    """Parse points such as "1-8,2-8,4-8"."""
+    points = []
+    for word in map(str.strip, text.split(",")):
+        match = re.fullmatch(r"0*([1-9]\d*)-0*([1-9]\d*)", word)
+        if match is None:
+            raise BadInput(f'points: expected ACTORS-ENVS,... such as 1-8,2-8,4-8, got "{word}"')
+        points.append(Point(int(match[1]), int(match[2])))
+    twice = [point.label for at, point in enumerate(points) if point in points[:at]]
+    require(not twice, f"points: {', '.join(twice)} is given twice in {text}; give each point once")
+    return points
+
+
+def plan_studies(points: list[Point], mode: Mode) -> dict[str, list[Point]]:
+    """Return the points of each study. ENVS is per actor in a weak study; in a strong one it is the
+    total, which is divided among the actors."""
+    studies = {} if mode == "strong" else {"weak": points}
+    if mode == "weak":
+        return studies
+    totals = sorted({point.envs for point in points})
+    require(
+        len(totals) == 1,
+        f"points: a strong study needs the same number of environments at every point, got"
+        f" {', '.join(map(str, totals))}",
+    )
+    for actors, total in points:
+        require(
+            total % actors == 0,
+            f"points: {actors}-{total} cannot divide {total} environments evenly among {actors}"
+            " actors; in a strong study the second number is the total over all actors",
+        )
+    return studies | {"strong": [Point(actors, total // actors) for actors, total in points]}
+
+
+def unique_points(studies: dict[str, list[Point]]) -> list[Point]:
+    """Return the points of all studies in order, each once."""
+    return list(dict.fromkeys(point for points in studies.values() for point in points))
 
 
 @dataclass
@@ -44,10 +100,13 @@ class Study:
     def __post_init__(self) -> None:
         self.point_runs = {point: PointRuns() for point in unique_points(self.studies)}
 
-    def run_rounds(self, measure: Measure, save: Callable[[], None]) -> None:
+    def run_rounds(
+        self, measure: Callable[[Point, int], Measured], save: Callable[[], None]
+    ) -> None:
         """Run all points once per round, so that a slow phase of the machine affects all of them.
 
-        A point that fails is not run again. `save` is called after each run. Ctrl-C ends it.
+        `measure` runs a point in a round. A point that fails is not run again. `save` is called
+        after each run. Ctrl-C ends it.
         """
         try:
             for number in range(1, self.rounds + 1):
@@ -65,9 +124,7 @@ class Study:
     @property
     def status(self) -> str:
         """finished, failed if any run failed, or interrupted."""
-        failed = any(
-            runs_of_point.failure is not None for runs_of_point in self.point_runs.values()
-        )
+        failed = any(each.failure is not None for each in self.point_runs.values())
         return "interrupted" if self.interrupted else "failed" if failed else "finished"
 
     def results(self) -> dict[str, list[dict[str, Any]]]:
@@ -79,55 +136,38 @@ class Study:
         points = self.studies[study]
         measured = {p: m for p in points if (m := self.point_runs[p].measured) is not None}
         ahead = {
-            larger: self.prediction(study, point, now)
+            larger: predict(now, point.actors, self.cores, self.coupling, study == "strong")
             for point, now in measured.items()
             if (larger := point.doubled(study)) is not None
         }
-        base = next(iter(measured.items()), None)
-        return [self.row(study, point, measured.get(point), base, ahead) for point in points]
-
-    def prediction(self, study: str, point: Point, now: Measured) -> Prediction:
-        """Predict the speed at twice the actors of a point."""
-        return predict(now, point.actors, self.cores, self.coupling, study == "strong")
-
-    def row(
-        self,
-        study: str,
-        point: Point,
-        now: Measured | None,
-        base: tuple[Point, Measured] | None,
-        ahead: Mapping[Point, Prediction],
-    ) -> dict[str, Any]:
-        """Return the row of a point."""
-        runs_of_point, larger = self.point_runs[point], point.doubled(study)
-        speeds = [run.speed for run in runs_of_point.runs]
-        row: dict[str, Any] = {
-            "label": point.label,
-            "actors": point.actors,
-            "envs": point.envs,
-            "runs": len(speeds),
-            "speeds": speeds,
-            "predicted": ahead[point].speed if point in ahead else None,
-            "failure": runs_of_point.failure,
-        }
-        if now is None or base is None:
-            return row
-        speed_up, ideal = now.speed / base[1].speed, point.actors / base[0].actors
-        row |= {
-            "steps_per_second": now.speed,
-            "min": min(speeds),
-            "max": max(speeds),
-            "speed_up": speed_up,
-            "ideal": ideal,
-            "efficiency": speed_up / ideal,
-            "percent": {name: 100 * share for name, share in now.shares.items()},
-            "cores_used": now.cores,
-        }
-        if larger is not None:
-            twice = ahead[larger]
-            row["twice"] = {
-                "label": larger.label,
-                "steps_per_second": twice.speed,
-                "limit": twice.limit,
+        rows = []
+        for point in points:
+            speeds = [run.speed for run in self.point_runs[point].runs]
+            row: dict[str, Any] = {
+                "label": point.label,
+                "actors": point.actors,
+                "envs": point.envs,
+                "runs": len(speeds),
+                "speeds": speeds,
+                "predicted": ahead[point].speed if point in ahead else None,
+                "failure": self.point_runs[point].failure,
             }
-        return row
+            rows.append(row)
+            if point not in measured:
+                continue
+            (first, base), now = next(iter(measured.items())), measured[point]
+            speed_up, ideal = now.speed / base.speed, point.actors / first.actors
+            row |= {
+                "steps_per_second": now.speed,
+                "min": min(speeds),
+                "max": max(speeds),
+                "speed_up": speed_up,
+                "ideal": ideal,
+                "efficiency": speed_up / ideal,
+                "percent": {name: 100 * share for name, share in now.shares.items()},
+                "cores_used": now.cores,
+            }
+            if (larger := point.doubled(study)) is not None:
+                speed, limit = ahead[larger]
+                row["twice"] = {"label": larger.label, "steps_per_second": speed, "limit": limit}
+        return rows

@@ -1,12 +1,17 @@
-"""Results of a scaling study as tables for the terminal and as CSV."""
+"""Results of a scaling study as tables and as CSV, beside published speeds of other systems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rookery.bench.tables import aligned
+from rookery.errors import BadInput, require
 from rookery.runs.table import to_cell, to_text
 
+REFERENCE_COLUMNS = ("series", "environments", "threads", "steps_per_second")
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 LIMITS = {
@@ -15,6 +20,19 @@ LIMITS = {
     "learner": "the learner is always busy",
     "sums": "all-reduce takes longer",
 }
+SCALING_COLUMNS = {
+    "actors": "actors",
+    "envs": "envs",
+    "runs": "runs",
+    "steps_per_second": "steps_per_second",
+    "steps_per_second_min": "min",
+    "steps_per_second_max": "max",
+    "speed_up": "speed_up",
+    "ideal_speed_up": "ideal",
+    "efficiency": "efficiency",
+    "predicted_steps_per_second": "predicted",
+}
+"""Names of numbers in a row, by the column of scaling.csv."""
 
 
 def tables(results: Results) -> str:
@@ -32,7 +50,12 @@ def speed_table(study: str, rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         [f"{row[name]}" for name in ("label", "actors", "envs")] + speed_cells(row) for row in rows
     ]
-    return "\n".join([f"{study} scaling", *aligned([header, *lines]), *failure_lines(rows)])
+    failures = [
+        f"{row['label']} failed after {row['runs']} good runs: {row['failure']}"
+        for row in rows
+        if row["failure"]
+    ]
+    return "\n".join([f"{study} scaling", *aligned([header, *lines]), *failures])
 
 
 def speed_cells(row: Mapping[str, Any]) -> list[str]:
@@ -50,30 +73,16 @@ def speed_cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line per point that failed."""
-    return [
-        f"{row['label']} failed after {row['runs']} good runs: {row['failure']}"
-        for row in rows
-        if row["failure"]
-    ]
-
-
 def split_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of percent of time by kind of work and of cores in use; [] before any run."""
-    names = split_names(rows)
     measured = [row for row in rows if "percent" in row]
-    lines = [
-        [
-            row["label"],
-            *(f"{row['percent'].get(name, 0):.1f}" for name in names),
-            f"{row['cores_used']:.2f}",
-        ]
-        for row in measured
-    ]
-    header = ["point", *names, "cores"]
+    names = list({name: None for row in measured for name in row["percent"]})
+    lines = [["point", *names, "cores"]]
+    for row in measured:
+        percent = [f"{row['percent'].get(name, 0):.1f}" for name in names]
+        lines.append([row["label"], *percent, f"{row['cores_used']:.2f}"])
     title = "percent of the time, of each actor and of the learner; cores in use"
-    return ["\n".join([title, *aligned([header, *lines])])] if lines else []
+    return ["\n".join([title, *aligned(lines)])] if measured else []
 
 
 def twice_line(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -85,47 +94,90 @@ def twice_line(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"predicted at {twice['label']}: {speed:,.0f} steps/s ({limit})"]
 
 
-def split_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the kinds of work that took time at any point."""
-    return list({name: None for row in rows for name in row.get("percent", {})})
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines with padded columns: the first aligned left, the others right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            text.rjust(width) if at else text.ljust(width)
-            for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
-
 def scaling_csv(results: Results) -> str:
     """Return CSV with a row per point of each study."""
-    lines = [scaling_csv_row(study, row) for study, rows in results.items() for row in rows]
+    lines = []
+    for study, row in [(study, row) for study, rows in results.items() for row in rows]:
+        twice = row.get("twice", {})
+        numbers = {column: row.get(name) for column, name in SCALING_COLUMNS.items()}
+        numbers["twice_steps_per_second"] = twice.get("steps_per_second")
+        numbers["cores_used"] = row.get("cores_used")
+        numbers |= {f"{name}_percent": value for name, value in row.get("percent", {}).items()}
+        cells = {name: to_cell(value) for name, value in numbers.items()}
+        texts = {"twice_limit": twice.get("limit", ""), "failure": row["failure"] or ""}
+        lines.append({"study": study, "label": row["label"], **cells, **texts})
     return to_text(list({name: None for line in lines for name in line}), lines)
 
 
-def scaling_csv_row(study: str, row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells of a point by column."""
-    twice = row.get("twice", {})
-    numbers = {
-        "actors": row["actors"],
-        "envs": row["envs"],
-        "runs": row["runs"],
-        "steps_per_second": row.get("steps_per_second"),
-        "steps_per_second_min": row.get("min"),
-        "steps_per_second_max": row.get("max"),
-        "speed_up": row.get("speed_up"),
-        "ideal_speed_up": row.get("ideal"),
-        "efficiency": row.get("efficiency"),
-        "predicted_steps_per_second": row["predicted"],
-        "twice_steps_per_second": twice.get("steps_per_second"),
-        "cores_used": row.get("cores_used"),
-        **{f"{name}_percent": value for name, value in row.get("percent", {}).items()},
-    }
-    texts = {"twice_limit": twice.get("limit", ""), "failure": row["failure"] or ""}
-    cells = {name: to_cell(value) for name, value in numbers.items()}
-    return {"study": study, "label": row["label"], **cells, **texts}
+@dataclass(frozen=True)
+class Reference:
+    """Published speeds of another system by series, and the threads per actor in this study.
+
+    Points are named ENVIRONMENTS-THREADS, both totals, and the study's own are renamed accordingly.
+    """
+
+    source: str
+    series: dict[str, list[dict[str, Any]]]
+    threads: int
+
+    def own_label(self, row: Mapping[str, Any]) -> str:
+        """Return a point of this study as ENVIRONMENTS-THREADS, both over all actors."""
+        return f"{row['actors'] * row['envs']}-{row['actors'] * self.threads}"
+
+    def to_dict(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the series and the names of this study's points, for scaling.json."""
+        names = {row["label"]: self.own_label(row) for row in rows}
+        return {"source": self.source, "series": self.series, "labels": names}
+
+    def table(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Return a table of speeds here and in each series, with the ratio of the two."""
+        here = {
+            self.own_label(row): row["steps_per_second"]
+            for row in rows
+            if "steps_per_second" in row
+        }
+        there = {
+            name: {point["label"]: point["steps_per_second"] for point in points}
+            for name, points in self.series.items()
+        }
+        labels = list(dict.fromkeys([*here, *(at for points in there.values() for at in points)]))
+        lines = [["point", "here", *there]]
+        for at in labels:
+            speeds = [points.get(at) for points in there.values()]
+            ratios = [f" ({here[at] / x:,.1f} x)" if x and at in here else "" for x in speeds]
+            own = f"{here[at]:,.1f}" if at in here else "-"
+            cells = ["-" if x is None else f"{x:,.1f}" for x in speeds]
+            lines.append([at, own, *map("".join, zip(cells, ratios, strict=True))])
+        title = f"steps/s beside {self.source} (times as fast here); points: environments-threads"
+        return "\n".join([title, *aligned(lines)])
+
+
+def read_reference(path: str, threads: int) -> Reference:
+    """Read a CSV file of series, environments, threads and steps_per_second; `threads` is the
+    number per actor in this study."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+    except OSError as error:
+        raise BadInput(f"reference: {path} cannot be read: {error.strerror}") from None
+    require(
+        lines and set(REFERENCE_COLUMNS) <= set(lines[0]),
+        f"reference: {path} must be CSV with the columns {', '.join(REFERENCE_COLUMNS)}",
+    )
+    series: dict[str, list[dict[str, Any]]] = {}
+    for number, line in enumerate(lines, 2):
+        cells = [line[name] for name in REFERENCE_COLUMNS[1:]]
+        try:
+            point: dict[str, Any] = {"environments": int(cells[0]), "threads": int(cells[1])}
+            point["steps_per_second"] = float(cells[2])
+            fine = min(point.values()) > 0
+        except (TypeError, ValueError):
+            fine = False
+        require(
+            fine,
+            f"reference: {path}, line {number}: environments, threads and steps_per_second must be"
+            f" positive numbers, got {', '.join(map(str, cells))}",
+        )
+        label = f"{point['environments']}-{point['threads']}"
+        series.setdefault(line["series"], []).append({"label": label, **point})
+    return Reference(path, series, threads)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from rookery.errors import RookeryError, require
 from rookery.machine import host_and_cores, versions
-from rookery.processes import termination_as_interrupt
+from rookery.processes import ProcessTree, termination_as_interrupt
 from rookery.runs.files import write_json, write_text, writing
 from rookery.runs.run import Run
-from rookery.runs.table import read_rows
-from rookery.scaling.child import run_child
-from rookery.scaling.measure import Measured, measure_run, number
-from rookery.scaling.points import Point
-from rookery.scaling.reference import Reference
-from rookery.scaling.study import Study
-from rookery.scaling.tables import scaling_csv
+from rookery.runs.table import number, read_rows
+from rookery.scaling.speed import Measured, measure_run
+from rookery.scaling.study import Point, Study
+from rookery.scaling.tables import Reference, scaling_csv
 
 START_S = 120.0
 """Seconds that a run may take beyond its minutes; if the minutes are longer, as long again."""
 SHOW_S = 1.0
 """Seconds between updates of the status line on a terminal."""
+CHILD_POLL_S = 0.2
 
 
 @dataclass
@@ -54,18 +52,22 @@ class Trials:
         )
         with writing(self.folder):
             self.runs.mkdir(parents=True, exist_ok=True)
-        total = len(self.study.point_runs) * self.study.rounds
-        self.print_line(
+        print(
             f"{self.algorithm} on {self.environment}: backend {self.backend} at every point,"
-            f" {self.study.cores} cores, {total} runs of {60 * self.minutes:g} s"
+            f" {self.study.cores} cores, {self.total} runs of {60 * self.minutes:g} s",
+            file=self.console,
+            flush=True,
         )
         with termination_as_interrupt():
             self.study.run_rounds(self.measure, self.save)
         self.save()
 
     @property
+    def total(self) -> int:
+        return len(self.study.point_runs) * self.study.rounds
+
+    @property
     def runs(self) -> Path:
-        """The folder of the runs."""
         return self.folder / "runs"
 
     def measure(self, point: Point, number: int) -> Measured:
@@ -73,10 +75,11 @@ class Trials:
         self.count += 1
         name = f"{point.label}_round{number}"
         output = self.runs / f"{name}.txt"
-        status = StatusLine(self, point, number, self.runs / name)
+        head = f"{self.count}/{self.total}  round {number}  {point.label}"
+        status = StatusLine(self.console, head, self.runs / name / "progress.csv", self.minutes)
         limit_s = 60 * self.minutes + max(START_S, 60 * self.minutes)
         try:
-            status.begin()
+            status.line("starting")
             run_child(self.command(point, name), output, limit_s, status.show)
             measured = measure_run(Run.open(self.runs / name).progress())
         except RookeryError as error:
@@ -85,11 +88,14 @@ class Trials:
         except KeyboardInterrupt:
             status.end("interrupted")
             raise
-        status.end(f"{measured.speed:,.0f} steps/s  {self.announced(output)}")
+        # The line in which the run announced its device, backend and threads.
+        start = f"{self.algorithm} on {self.environment}: "
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+        announced = [line.removeprefix(start) for line in lines if line.startswith(start)]
+        status.end(f"{measured.speed:,.0f} steps/s  {announced[0] if announced else ''}")
         return measured
 
     def command(self, point: Point, name: str) -> list[str]:
-        """Return the command that runs a point."""
         options = {
             **self.options,
             "backend": self.backend,
@@ -105,12 +111,6 @@ class Trials:
         ]
         run = [sys.executable, "-m", "rookery", "train", self.algorithm, self.environment]
         return [*run, *flags, "--json"]
-
-    def announced(self, output: Path) -> str:
-        """Return the line in which a run announced its device, backend and threads."""
-        start = f"{self.algorithm} on {self.environment}: "
-        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
 
     def save(self) -> None:
         """Write scaling.json and scaling.csv with the results so far."""
@@ -135,25 +135,14 @@ class Trials:
             "reference": self.reference and self.reference.to_dict(self.study.rows("weak")),
         }
 
-    def print_line(self, line: str, end: str = "\n") -> None:
-        """Print a line to the console."""
-        print(line, file=self.console, end=end, flush=True)
-
 
 class StatusLine:
     """Progress of a run: an updated line on a terminal, elsewhere a line at start and at end."""
 
-    def __init__(self, trials: Trials, point: Point, number: int, run: Path):
-        total = len(trials.study.point_runs) * trials.study.rounds
-        self.trials = trials
-        self.progress = run / "progress.csv"
-        self.head = f"{trials.count}/{total}  round {number}  {point.label}"
-        self.terminal = trials.console.isatty()
+    def __init__(self, console: TextIO, head: str, progress: Path, minutes: float):
+        self.console, self.head, self.progress, self.minutes = console, head, progress, minutes
+        self.terminal = console.isatty()
         self.shown_at = time.monotonic()
-
-    def begin(self) -> None:
-        """Show that the run starts."""
-        self.line("starting")
 
     def show(self) -> None:
         """Update the line on a terminal, at most once per second."""
@@ -163,16 +152,42 @@ class StatusLine:
         self.shown_at = now
         if rows := read_rows(self.progress):
             seconds, speed = (number(rows[-1], k) for k in ("seconds", "env_steps_per_second"))
-            of = 60 * self.trials.minutes
-            self.line(f"{seconds:.0f} of {of:g} s  {speed:,.0f} steps/s")
+            self.line(f"{seconds:.0f} of {60 * self.minutes:g} s  {speed:,.0f} steps/s")
 
     def line(self, text: str) -> None:
         """Print the line; on a terminal the next one overwrites it."""
-        erase = "\r\x1b[K" if self.terminal else ""
-        self.trials.print_line(f"{erase}{self.head}  {text}", end="" if self.terminal else "\n")
+        erase, end = ("\r\x1b[K", "") if self.terminal else ("", "\n")
+        print(f"{erase}{self.head}  {text}", file=self.console, end=end, flush=True)
 
     def end(self, text: str) -> None:
-        """Print the final line of the run."""
         self.line(text)
         if self.terminal:
-            self.trials.print_line("")
+            print(file=self.console, flush=True)
+
+
+def run_child(command: list[str], console: Path, limit_s: float, watch: Callable[[], None]) -> None:
+    """Run `command` with its output in the file `console`, and call `watch` every 0.2 s.
+
+    Raises RookeryError if it fails or takes longer than `limit_s`. All of its processes have ended
+    when this returns or raises.
+    """
+    deadline = time.monotonic() + limit_s
+    with open(console, "w", encoding="utf-8") as output:
+        tree = ProcessTree(command, stdout=output, stderr=output, adopt_orphans=True)
+        try:
+            while (status := tree.wait(CHILD_POLL_S)) is None and time.monotonic() < deadline:
+                watch()
+        finally:
+            tree.end()
+    if status is None:
+        raise RookeryError(f"did not end within {limit_s:.0f} s")
+    if status:
+        text = console.read_text(encoding="utf-8", errors="replace")
+        raise RookeryError(f"{failure_reason(text, status)} (output: {console})")
+
+
+def failure_reason(output: str, status: int) -> str:
+    """Return the error that a failed run printed; without one, its exit status and last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("rookery: ") for line in lines if line.startswith("rookery: ")]
+    return errors[-1] if errors else f"status {status}: {lines[-1] if lines else 'no output'}"

@@ -15,16 +15,13 @@ LOOPBACK_NETWORK = ("127.0.0.1", "127.0.1.1")
 def own_address() -> str:
     """Return the address at which other nodes reach this one."""
     address = address_of(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
-    return outward_address() if address in LOOPBACK_NETWORK else address
-
-
-def outward_address() -> str:
-    """Return the address from which connections to other machines are made."""
+    if address not in LOOPBACK_NETWORK:
+        return address
+    # The address from which connections to other machines are made: 192.0.2.1 is reserved for
+    # documentation (RFC 5737), and connecting a UDP socket sends nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(
-                ("192.0.2.1", 9)
-            )  # reserved for documentation (RFC 5737); UDP sends nothing here
+            probe.connect(("192.0.2.1", 9))
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

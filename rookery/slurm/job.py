@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rookery.errors import BadInput, require
-from rookery.fields import flag_name
+from rookery.fields import flag_name, require_least
 
 EARLY_S = 60
 """Seconds by which Slurm may send a signal too early."""
@@ -77,22 +77,20 @@ class Job:
     """Any other option of sbatch, as in mem=8G or exclusive; may be given several times."""
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "cpus_per_node", "tasks_per_node", "learner_cpus", "ready_seconds"):
-            value = getattr(self, name)
-            require(
-                value is None or value >= 1, f"{flag_name(name)} must be at least 1, got {value}"
-            )
-        for name in ("gpus_per_node", "learner_gpus"):
-            value = getattr(self, name)
-            require(
-                value is None or value >= 0, f"{flag_name(name)} must be 0 or more, got {value}"
-            )
+        counts = ("nodes", "cpus_per_node", "tasks_per_node", "learner_cpus", "ready_seconds")
+        require_least(self, 1, counts, flag_name)
+        require_least(self, 0, ("gpus_per_node", "learner_gpus"), flag_name)
         require(
             10 <= self.signal_seconds <= 65_535,
             f"--signal-seconds must lie in [10, 65535], got {self.signal_seconds}",
         )
         self.check_kind()
-        self.check_time()
+        limit = None if self.time is None else seconds_of(self.time)
+        require(
+            limit is None or limit > self.signal_seconds + EARLY_S,
+            f"--time {self.time} leaves no time to train: Slurm asks the run to stop"
+            f" --signal-seconds {self.signal_seconds} before, and up to {EARLY_S} s earlier",
+        )
         for name in ("account", "partition", "qos", "job_name", "learner_partition"):
             check_word(flag_name(name), getattr(self, name))
         for module in self.modules:
@@ -117,33 +115,20 @@ class Job:
             f"--gpus-per-node {self.gpus_per_node} with --kind hetero: its GPUs are on the"
             " learner node; use --learner-gpus",
         )
-        tasks = self.tasks
         require(
-            self.cpus_per_node % tasks == 0,
+            self.cpus_per_node % self.tasks == 0,
             f"--cpus-per-node {self.cpus_per_node} cannot be divided among --tasks-per-node"
-            f" {tasks}; use a multiple",
-        )
-
-    def check_time(self) -> None:
-        """Raise BadInput for a time limit that leaves no time to train."""
-        limit = None if self.time is None else seconds_of(self.time)
-        least = self.signal_seconds + EARLY_S
-        require(
-            limit is None or limit > least,
-            f"--time {self.time} leaves no time to train: Slurm asks the run to stop"
-            f" --signal-seconds {self.signal_seconds} before, and up to {EARLY_S} s earlier",
+            f" {self.tasks}; use a multiple",
         )
 
     @property
     def tasks(self) -> int:
-        """Tasks on each node."""
         if self.kind != "ranks":
             return 1
         return self.tasks_per_node or self.gpus_per_node or self.cpus_per_node
 
     @property
     def ray_nodes(self) -> int:
-        """Nodes of the Ray cluster."""
         return self.nodes + 2 if self.kind == "hetero" else self.nodes
 
 
@@ -173,11 +158,8 @@ def seconds_of(time: str) -> float | None:
         raise BadInput(
             f'--time: expected minutes, H:M:S or D-H:M:S, got "{time}"; sbatch takes these'
         )
-    days, first, second, third = match.groups()
-    if days is not None:  # D-H, D-H:M, D-H:M:S
-        hours, minutes, seconds = int(first), int(second or 0), int(third or 0)
-    elif third is not None:  # H:M:S
-        hours, minutes, seconds = int(first), int(second), int(third)
-    else:  # M, M:S
-        hours, minutes, seconds = 0, int(first), int(second or 0)
-    return 86_400 * int(days or 0) + 3_600 * hours + 60 * minutes + seconds
+    days, *parts = match.groups("0")
+    if match[1] is None and match[4] is None:  # M, M:S; others are H:M:S, D-H, D-H:M, D-H:M:S
+        parts = ["0", *parts[:2]]
+    hours, minutes, seconds = map(int, parts)
+    return 86_400 * int(days) + 3_600 * hours + 60 * minutes + seconds

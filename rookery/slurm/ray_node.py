@@ -93,7 +93,11 @@ def run_node(address: str, folder: Path, options: NodeOptions, received: Sequenc
             if received:
                 wait_for_save(received)
             elif time.monotonic() > deadline:
-                print(f"rookery: {end_message(ray.wait(0), log)}", file=sys.stderr)
+                node = os.environ.get("SLURMD_NODENAME", "this node")
+                lines = log.read_text(errors="replace").split("\n")
+                last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+                end = f"Ray on {node} ended, status {ray.wait(0)}: {last}"
+                print(f"rookery: {end}", file=sys.stderr)
                 return 1
         finally:
             ray.end(grace_s=0)
@@ -102,10 +106,8 @@ def run_node(address: str, folder: Path, options: NodeOptions, received: Sequenc
 
 def wait_for_save(received: Sequence[int]) -> None:
     """Return when the training needs the cluster no more."""
-    deadline = time.monotonic() + SAVE_S
-    while signal.SIGUSR1 not in received and time.monotonic() < deadline:
-        if not os.path.exists(os.environ.get(TOKEN_PATH, "")):
-            return
+    deadline, token = time.monotonic() + SAVE_S, os.environ.get(TOKEN_PATH, "")
+    while signal.SIGUSR1 not in received and time.monotonic() < deadline and os.path.exists(token):
         time.sleep(0.2)
 
 
@@ -124,13 +126,6 @@ def ray_command(address: str, folder: Path, options: NodeOptions) -> list[str]:
     port = address.rpartition(":")[2]
     client = f"--ray-client-server-port={free_port(here)}"
     return [*words, "--head", f"--port={port}", "--include-dashboard=false", client]
-
-
-def end_message(status: int | None, log: Path) -> str:
-    """Return a line on how Ray ended, with the last line of its log."""
-    lines = log.read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return f"Ray on {os.environ.get('SLURMD_NODENAME', 'this node')} ended, status {status}: {last}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Write the batch script of a job."""
+"""Write the batch script of a job, and submit it."""
 
 from __future__ import annotations
 
+import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery import __version__
-from rookery.errors import require
+from rookery.errors import BadInput, RookeryError, require
 from rookery.slurm.job import Job
 
 LEARNER_NODE = "learner"
@@ -20,6 +22,9 @@ NOTES = {
     "ray": "a Ray cluster over all nodes",
     "hetero": "a Ray cluster of a head, rollout nodes and a learner node",
 }
+
+SBATCH_TIMEOUT_S = 60.0
+"""Seconds that sbatch may take; it retries while Slurm does not answer."""
 
 STRICT = """
 # From here on a command that fails ends the job; module scripts would fail under this.
@@ -159,11 +164,19 @@ def implied_settings(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
 def batch_script(job: Job, work: Work) -> str:
     """Return the text of the batch script."""
     on_ray = job.kind != "ranks"
-    parts = [sbatch_header(job, work), software(job), STRICT, run_settings(work)]
+    settings = f"""\
+# The run, and its settings.
+run={shlex.quote(str(work.run))}
+settings=({shell_options(work.settings)})
+"""
+    parts = [sbatch_header(job, work), software(job), STRICT, settings]
     parts += [RAY.format(ready_seconds=job.ready_seconds)] if on_ray else []
     parts += [ASKED.format(clean_up=NODES if on_ray else "")]
     parts += [CLUSTER, *ray_nodes(job)] if on_ray else []
-    parts += [BEGIN.format(start=start_arguments(work)), training(job)]
+    where = {"runs-dir": work.run.parent, "name": work.run.name}
+    presets = {key.replace("_", "-"): value for key, value in work.presets.items()}
+    names = shlex.join([work.algorithm, work.environment])
+    parts += [BEGIN.format(start=f"{names} {shell_options({**where, **presets})}"), training(job)]
     parts += [WATCH.format(patience=job.signal_seconds * 3 // 4)]
     parts += [REQUEUE if job.requeue else NO_REQUEUE]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
@@ -172,20 +185,14 @@ def batch_script(job: Job, work: Work) -> str:
 def sbatch_header(job: Job, work: Work) -> str:
     """Return the first lines of the script: comments and the options of sbatch."""
     count = f"{job.ray_nodes} node{'s' if job.ray_nodes > 1 else ''}"
-    return f"""\
-#!/bin/bash
-# {work.algorithm} on {work.environment}, {count}: {NOTES[job.kind]}.
-# Written by 'rookery slurm' {__version__}. Submit it with sbatch; again to resume the run.
-# All nodes must see the folder of the run, and Python, under the same paths.
-#
-{directives(job, work)}
-"""
-
-
-def directives(job: Job, work: Work) -> str:
-    """Return the options of sbatch, a line each; those of a heterogeneous job by component."""
     name = work.run.name
     lines = [
+        "#!/bin/bash",
+        f"# {work.algorithm} on {work.environment}, {count}: {NOTES[job.kind]}.",
+        f"# Written by 'rookery slurm' {__version__}."
+        " Submit it with sbatch; again to resume the run.",
+        "# All nodes must see the folder of the run, and Python, under the same paths.",
+        "#",
         f"#SBATCH --job-name={job.job_name or quoted(name)}",
         f"#SBATCH --output={quoted(name.replace('%', '%%') + '-%j.log')}",
         "#SBATCH --open-mode=append",
@@ -203,14 +210,16 @@ def components(job: Job) -> Iterator[list[str]]:
     shared = [
         f"{name}={value}" for name in ("account", "qos", "time") if (value := getattr(job, name))
     ]
-    shared += map(quoted_option, job.sbatch)
+    for option in job.sbatch:
+        name, equals, value = option.partition("=")
+        shared.append(f"{name}{equals}{quoted(value)}")
     gpus = job.gpus_per_node
     place = [f"partition={job.partition}"] if job.partition else []
     if job.kind == "hetero":
         yield [*node_options(1, 1, job.cpus_per_node, 0), *place, *shared]
         yield [*node_options(job.nodes, 1, job.cpus_per_node, 0), *place, *shared]
         place = [f"partition={job.learner_partition}"] if job.learner_partition else place
-        yield [*node_options(1, 1, learner_cpus(job), learner_gpus(job)), *place, *shared]
+        yield [*node_options(1, 1, *learner_node(job)), *place, *shared]
     else:
         yield [*node_options(job.nodes, job.tasks, job.cpus_per_node, gpus), *place, *shared]
 
@@ -221,25 +230,16 @@ def node_options(nodes: int, tasks: int, cpus: int, gpus: int) -> list[str]:
     return [*words, f"gpus-per-node={gpus}"] if gpus else words
 
 
-def learner_cpus(job: Job) -> int:
-    """Return the CPUs of the learner node."""
-    return job.learner_cpus or job.cpus_per_node
-
-
-def learner_gpus(job: Job) -> int:
-    """Return the GPUs of the learner node."""
-    return 1 if job.learner_gpus is None else job.learner_gpus
+def learner_node(job: Job) -> tuple[int, int]:
+    return (
+        job.learner_cpus or job.cpus_per_node,
+        1 if job.learner_gpus is None else job.learner_gpus,
+    )
 
 
 def quoted(value: str) -> str:
     """Return a value quoted as a line of sbatch's options needs it."""
     return f'"{value}"' if any(letter.isspace() or letter == "#" for letter in value) else value
-
-
-def quoted_option(option: str) -> str:
-    """Return an option with its value, if any, quoted."""
-    name, equals, value = option.partition("=")
-    return f"{name}{equals}{quoted(value)}"
 
 
 def software(job: Job) -> str:
@@ -255,27 +255,10 @@ def software(job: Job) -> str:
     return "\n".join(lines)
 
 
-def run_settings(work: Work) -> str:
-    """Return the lines that set the run's folder and settings."""
-    return f"""\
-# The run, and its settings.
-run={shlex.quote(str(work.run))}
-settings=({shell_options(work.settings)})
-"""
-
-
 def shell_options(options: Mapping[str, Any]) -> str:
     """Return options quoted for the shell."""
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
     return " ".join(shlex.quote(f"--{key}={text}") for key, text in texts.items())
-
-
-def start_arguments(work: Work) -> str:
-    """Return the arguments of `rookery train` that start a new run."""
-    where = {"runs-dir": work.run.parent, "name": work.run.name}
-    options = {key.replace("_", "-"): value for key, value in work.presets.items()}
-    names = shlex.join([work.algorithm, work.environment])
-    return f"{names} {shell_options({**where, **options})}"
 
 
 def training(job: Job) -> str:
@@ -289,25 +272,20 @@ def training(job: Job) -> str:
 }} &
 training=$!
 """
+    # When a rank ends, srun kills the others, but leaves them time to save.
+    launcher = f"srun --wait=30 --cpus-per-task={job.cpus_per_node // job.tasks}"
+    if job.launcher == "mpirun":
+        total = job.nodes * job.tasks
+        launcher = f"mpirun -n {total} --map-by ppr:{job.tasks}:node --bind-to none"
     return f"""\
 # This script runs on the first node, and so does rank 0: the others meet it at a free port there.
 address=$("$python" -m rookery.slurm.head_address)
 export MASTER_ADDR="${{address%:*}}" MASTER_PORT="${{address##*:}}"
 
-{launcher_command(job)} \\
+{launcher} \\
     "${{train[@]}}" "${{settings[@]}}" &
 training=$!
 """
-
-
-def launcher_command(job: Job) -> str:
-    """Return the beginning of the command that starts the ranks."""
-    if job.launcher == "mpirun":
-        total = job.nodes * job.tasks
-        return f"mpirun -n {total} --map-by ppr:{job.tasks}:node --bind-to none"
-    cpus = job.cpus_per_node // job.tasks
-    # When a rank ends, srun kills the others, but leaves them time to save.
-    return f"srun --wait=30 --cpus-per-task={cpus}"
 
 
 def ray_nodes(job: Job) -> Iterator[str]:
@@ -318,7 +296,7 @@ def ray_nodes(job: Job) -> Iterator[str]:
         yield ray_node("Rollout nodes.", ["--het-group=1"], cpus, 0, [])
         only = ["--resource", LEARNER_NODE]
         note = "The learner node: learners require a resource that only it has."
-        yield ray_node(note, ["--het-group=2"], learner_cpus(job), learner_gpus(job), only)
+        yield ray_node(note, ["--het-group=2"], *learner_node(job), only)
         return
     first = ["--nodes=1", "--ntasks=1", '--nodelist="$SLURMD_NODENAME"']
     yield ray_node("The head.", first, cpus, job.gpus_per_node, ["--head"])
@@ -336,3 +314,31 @@ def ray_node(note: str, where: Sequence[str], cpus: int, gpus: int, role: Sequen
     ray += ["--cpus", str(cpus), *(["--gpus", str(gpus)] if gpus else [])]
     ray += ["--seconds", '"$ready_seconds"']
     return f"# {note}\n{' '.join(step)} \\\n    {' '.join(ray)} &\nnodes+=($!)\n"
+
+
+def submit(script: Path) -> str:
+    """Submit the script and return the job's id; BadInput if sbatch rejects it."""
+    command = ["sbatch", "--parsable", str(script)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SBATCH_TIMEOUT_S,
+        )
+    except FileNotFoundError:
+        raise BadInput(
+            f"--submit: sbatch not found; submit {script} where Slurm is installed"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise RookeryError(
+            f"--submit: Slurm did not answer sbatch within {SBATCH_TIMEOUT_S:.0f} s; {script} is"
+            " written, use squeue to see whether it was submitted"
+        ) from None
+    if done.returncode:
+        lines = [re.sub(r"^sbatch: (error: |fatal: )?", "", x) for x in done.stderr.splitlines()]
+        reason = "; ".join(filter(None, map(str.strip, lines))) or "no reason given"
+        raise BadInput(f"--submit: sbatch rejected {script}: {reason}")
+    # With several clusters: "NUMBER;CLUSTER".
+    return done.stdout.strip().splitlines()[-1].partition(";")[0]

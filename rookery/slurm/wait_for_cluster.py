@@ -41,11 +41,8 @@ class TimedWait:
         """End the program when the time is up, even within a call to Ray with its long timeouts."""
         while time.monotonic() < self.began + self.seconds:
             time.sleep(0.1)
-        print(
-            f"rookery: timed out after {self.seconds:.0f} s waiting for {self.what}",
-            file=sys.stderr,
-        )
-        sys.stderr.flush()
+        end = f"rookery: timed out after {self.seconds:.0f} s waiting for {self.what}"
+        print(end, file=sys.stderr, flush=True)
         os._exit(1)
 
 
@@ -57,26 +54,18 @@ def main(args: Sequence[str]) -> None:
     threading.Thread(target=wait.exit_at_limit, daemon=True).start()
     while not is_listening(address):
         wait.pause(f"the head of the Ray cluster to listen at {address}")
-    connect_to_ray(address, wait)
-    import ray
-
-    while (joined := sum(node["Alive"] for node in ray.nodes())) < int(nodes):
-        wait.pause(f"nodes to join the Ray cluster: {joined} of {nodes} joined")
-    wait.seconds = math.inf
-    print(f"the Ray cluster at {address} has {joined} nodes", flush=True)
-
-
-def connect_to_ray(address: str, wait: TimedWait) -> None:
-    """Connect to the cluster, again and again while its head is starting."""
-    wait.what = f"the head of the Ray cluster at {address} to answer"
+    wait.what = head = f"the head of the Ray cluster at {address} to answer"
     import ray
 
     while not ray.is_initialized():
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray has no common class for these
-            lines = str(error).strip().splitlines()
-            wait.pause(f"the head of the Ray cluster at {address} to answer: {lines[0]}")
+            wait.pause(f"{head}: {str(error).strip().splitlines()[0]}")
+    while (joined := sum(node["Alive"] for node in ray.nodes())) < int(nodes):
+        wait.pause(f"nodes to join the Ray cluster: {joined} of {nodes} joined")
+    wait.seconds = math.inf
+    print(f"the Ray cluster at {address} has {joined} nodes", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from rookery.errors import missing_extra
 from rookery.sweep.records import SweepSpec, TrialRecord
 from rookery.sweep.space import Choice, Dimension, Space, Values, grid_points
 
@@ -26,6 +24,7 @@ class Chooser(Protocol):
 
     def learn(self, record: TrialRecord) -> None:
         """Take the score of a trial that ended into account."""
+        return
 
 
 def make_chooser(spec: SweepSpec, records: Sequence[TrialRecord]) -> Chooser:
@@ -37,7 +36,7 @@ def make_chooser(spec: SweepSpec, records: Sequence[TrialRecord]) -> Chooser:
     return Optuna(spec, records)
 
 
-class Random:
+class Random(Chooser):
     """Points drawn at random, reproducible by the seed."""
 
     def __init__(self, space: Space, seed: int):
@@ -51,11 +50,8 @@ class Random:
                 break
         return values
 
-    def learn(self, record: TrialRecord) -> None:
-        pass
 
-
-class Grid:
+class Grid(Chooser):
     """Every combination once."""
 
     def __init__(self, space: Space):
@@ -64,15 +60,11 @@ class Grid:
     def point(self, number: int, tried: Sequence[Values]) -> Values | None:
         return self.points[number - 1] if number <= len(self.points) else None
 
-    def learn(self, record: TrialRecord) -> None:
-        pass
 
-
-class Optuna:
+class Optuna(Chooser):
     """Points proposed by Optuna's TPE sampler from the scores of earlier trials."""
 
     def __init__(self, spec: SweepSpec, records: Sequence[TrialRecord]):
-        require_optuna()
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -142,9 +134,3 @@ class Optuna:
             distributions=self.distributions,
             intermediate_values=seen,
         )
-
-
-def require_optuna() -> None:
-    """Raise BadInput unless Optuna is installed."""
-    if importlib.util.find_spec("optuna") is None:
-        raise missing_extra("search=optuna", "sweep")

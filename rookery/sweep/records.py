@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from rookery.errors import require
 from rookery.fields import from_dict, to_dict
 from rookery.runs.files import new_folder, read_json, write_json, writing
-from rookery.sweep.space import Space, Values, parse_dimension
+from rookery.sweep.space import Space, Values, split_settings
 
 Search = Literal["random", "grid", "optuna"]
 ScoreMode = Literal["max", "min"]
@@ -47,29 +47,19 @@ class SweepSpec:
 
     @property
     def dimensions(self) -> Space:
-        """The searched settings, parsed."""
-        parsed = {name: parse_dimension(name, written) for name, written in self.space.items()}
-        return {name: dimension for name, dimension in parsed.items() if dimension is not None}
+        return split_settings(self.space)[1]
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of a run."""
         return int(self.config["env_steps"])
 
     @property
     def run_seeds(self) -> list[int]:
-        """The seeds of a trial's runs."""
         first = int(self.config["seed"])
         return list(range(first, first + self.seeds))
 
-    @property
-    def better(self) -> Callable[..., Any]:
-        """The function that picks the better score: `max` or `min`."""
-        return max if self.mode == "max" else min
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrialResources:
+class TrialResources(NamedTuple):
     """CPUs and GPUs of one trial, and how many trials run at the same time."""
 
     cpus: float
@@ -127,12 +117,10 @@ class SweepFolder:
         return cls(path.resolve(), spec, records)
 
     def extend(self, samples: int) -> None:
-        """Change the number of trials."""
         self.spec = dataclasses.replace(self.spec, samples=samples)
         write_json(self.path / "sweep.json", to_dict(self.spec))
 
     def trial_path(self, record: TrialRecord) -> Path:
-        """Return the folder of a trial."""
         return self.path / "trials" / f"{record.number:03d}"
 
     def add_trial(self, values: Values) -> TrialRecord:
@@ -142,7 +130,6 @@ class SweepFolder:
         return record
 
     def write_trial(self, record: TrialRecord) -> None:
-        """Write a trial to disk."""
         folder = self.trial_path(record)
         with writing(folder):
             folder.mkdir(exist_ok=True)
@@ -159,8 +146,9 @@ class SweepFolder:
     @property
     def best(self) -> TrialRecord | None:
         """The trial with the best score among the finished ones, else among those stopped early."""
+        better: Callable[..., TrialRecord] = max if self.spec.mode == "max" else min
         for status in ("finished", "stopped"):
             scored = [r for r in self.records if r.status == status and r.score is not None]
             if scored:
-                return self.spec.better(scored, key=lambda record: record.score)
+                return better(scored, key=lambda record: record.score)
         return None

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values."""
+    """One of several values; methods as of Range."""
 
     values: tuple[Any, ...]
 
@@ -89,15 +88,12 @@ class Choice:
         return self.values[int(at * len(self.values))]
 
     def probes(self) -> list[Any]:
-        """Return all values."""
         return list(self.values)
 
     def grid(self) -> list[Any] | None:
-        """Return all values."""
         return list(self.values)
 
     def written(self) -> dict[str, list[Any]]:
-        """Return the form for YAML and JSON."""
         return {"choice": list(self.values)}
 
     def __str__(self) -> str:
@@ -129,11 +125,8 @@ def parse_dimension(name: str, value: Any) -> Dimension | None:
     else:
         return None
     items = [item.strip() if isinstance(item, str) else item for item in items]
-    return parse_choice(name, items) if kind == "choice" else parse_range(name, kind, items)
-
-
-def parse_choice(name: str, items: list[Any]) -> Choice:
-    """Return a Choice; raise BadInput unless it has two values or more."""
+    if kind != "choice":
+        return parse_range(name, kind, items)
     require("" not in items, f"{name}: a value of {FORMS['choice']} is empty")
     require(len(items) > 1, f"{name}: a choice needs two values or more, got {items!r}")
     return Choice(tuple(items))
@@ -160,22 +153,9 @@ def parse_range(name: str, kind: str, items: list[Any]) -> Range:
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[Values, Space]:
     """Return the fixed settings and the searched ones."""
-    fixed, space = {}, {}
-    for name, value in settings.items():
-        dimension = parse_dimension(name, value)
-        if dimension is None:
-            fixed[name] = value
-        else:
-            space[name] = dimension
-    return fixed, space
-
-
-def with_hint_at_forms(name: str, value: Any, error: BadInput) -> BadInput:
-    """Return `error` about a fixed value, with the list of forms if it looks like a space."""
-    kind = re.match(r"([a-z_]+):", value) if isinstance(value, str) else None
-    if kind is None or name not in str(error):
-        return error
-    return BadInput(f"{error}. A space is one of {', '.join(FORMS.values())}")
+    parsed = {name: parse_dimension(name, value) for name, value in settings.items()}
+    space = {name: dimension for name, dimension in parsed.items() if dimension is not None}
+    return {name: value for name, value in settings.items() if name not in space}, space
 
 
 def check_space(
@@ -189,8 +169,13 @@ def check_space(
     """
     checked: Space = {}
     for name, dimension in space.items():
-        if isinstance(dimension, Range):
-            check_kind(name, dimension, settings.get(name))
+        # Of an unknown setting, making the config raises the error.
+        hint = settings[name].hint if name in settings else None
+        kinds = set(typing.get_args(hint)) or {hint}
+        whole_only = int in kinds and float not in kinds
+        if isinstance(dimension, Range) and whole_only and not dimension.whole:
+            other = dataclasses.replace(dimension, whole=True)
+            raise BadInput(f"{name}: takes whole numbers; use {other}")
         others = [
             {key: other.probes()[end] for key, other in space.items() if key != name}
             for end in (0, -1)
@@ -203,17 +188,6 @@ def check_space(
             dimension = Choice(tuple(values))
         checked[name] = dimension
     return checked
-
-
-def check_kind(name: str, dimension: Range, info: FieldInfo | None) -> None:
-    """Raise BadInput for a range of real numbers where the setting takes whole numbers."""
-    if info is None:  # no such setting: making the config raises the error
-        return
-    kinds = set(typing.get_args(info.hint)) or {info.hint}
-    whole_only = int in kinds and float not in kinds
-    if whole_only and not dimension.whole:
-        other = dataclasses.replace(dimension, whole=True)
-        raise BadInput(f"{name}: takes whole numbers; use {other}")
 
 
 def first_accepted(value: Values, others: list[Values], resolve: Callable[[Values], Any]) -> Any:

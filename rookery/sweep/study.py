@@ -15,11 +15,10 @@ from rookery.errors import BadInput
 from rookery.fields import nest
 from rookery.processes import termination_as_interrupt
 from rookery.runs.files import write_json
-from rookery.sweep.console import SweepConsole
 from rookery.sweep.points import Chooser, make_chooser
-from rookery.sweep.records import SweepFolder, SweepSpec, TrialRecord, TrialResources
-from rookery.sweep.scores import report_steps, rungs
-from rookery.sweep.trial import Trial
+from rookery.sweep.records import SweepFolder, TrialRecord, TrialResources
+from rookery.sweep.results import SweepConsole
+from rookery.sweep.trial import Trial, report_steps, rungs
 
 
 def run_trials(folder: SweepFolder, resources: TrialResources, console: SweepConsole) -> None:
@@ -53,8 +52,10 @@ class TuneSearcher(Searcher):
         self.chooser: Chooser = make_chooser(folder.spec, folder.records)
         self.interrupted = [record for record in folder.records if not record.is_over]
         self.running: dict[str, TrialRecord] = {}
-        rung_steps = [] if folder.spec.grace_steps is None else asha_rungs(folder.spec)
-        self.report_steps = report_steps(folder.spec.env_steps, rung_steps)
+        spec, compared = folder.spec, []
+        if spec.grace_steps is not None:
+            compared = rungs(spec.env_steps, spec.grace_steps, spec.reduction)
+        self.report_steps = report_steps(spec.env_steps, compared)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
         """Return the config of a trial: an interrupted one, or one at a new point."""
@@ -97,7 +98,6 @@ class TuneSearcher(Searcher):
             return record
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Record a report."""
         self.add_report(self.running[trial_id], result)
 
     def on_trial_complete(
@@ -122,7 +122,6 @@ class TuneSearcher(Searcher):
         self.console.show(record)
 
     def end(self, record: TrialRecord, status: Any, reason: str | None) -> None:
-        """Mark a trial as ended."""
         record.status, record.reason = status, reason
         self.folder.write_trial(record)
         self.chooser.learn(record)
@@ -136,18 +135,12 @@ class TuneSearcher(Searcher):
         """Do nothing: see `save`."""
 
 
-def asha_rungs(spec: SweepSpec) -> list[int]:
-    """Return the environment steps at which ASHA compares trials."""
-    assert spec.grace_steps is not None
-    return rungs(spec.env_steps, spec.grace_steps, spec.reduction)
-
-
 def make_scheduler(folder: SweepFolder) -> Any:
     """Return ASHA with the reports of all ended trials, or a scheduler that stops no trial."""
     spec = folder.spec
     if spec.grace_steps is None:
         return FIFOScheduler()
-    scheduler = ASHAScheduler(
+    scheduler: Any = ASHAScheduler(
         time_attr="env_steps",
         metric="score",
         mode=spec.mode,
@@ -158,15 +151,12 @@ def make_scheduler(folder: SweepFolder) -> Any:
         stop_last_trials=False,
     )
     for record in folder.records:
-        if record.is_over:
-            report_earlier_trial(scheduler, record)
+        if not record.is_over:
+            continue
+        # A trial that ended before this process started.
+        earlier = SimpleNamespace(trial_id=f"earlier_{record.number}")
+        scheduler.on_trial_add(None, earlier)
+        for env_steps, score in record.reports:
+            scheduler.on_trial_result(None, earlier, {"env_steps": env_steps, "score": score})
+        scheduler.on_trial_remove(None, earlier)
     return scheduler
-
-
-def report_earlier_trial(scheduler: Any, record: TrialRecord) -> None:
-    """Report a trial that ended before this process started to the scheduler."""
-    stand_in = SimpleNamespace(trial_id=f"earlier_{record.number}")
-    scheduler.on_trial_add(None, stand_in)
-    for env_steps, score in record.reports:
-        scheduler.on_trial_result(None, stand_in, {"env_steps": env_steps, "score": score})
-    scheduler.on_trial_remove(None, stand_in)

@@ -23,7 +23,7 @@ from rookery.errors import RookeryError, RunFailed
 from rookery.learning.reduce import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
 from rookery.processes import STOP_SIGNALS, handling_signals
-from rookery.reports import split_plot
+from rookery.reports import draw_split
 from rookery.runs import checkpoint
 from rookery.runs.callbacks import Callback, Callbacks
 from rookery.runs.console import ConsoleSink
@@ -169,7 +169,7 @@ class TrainingLoop:
         if run is None:
             return
         if self.config.profile:
-            split_plot.draw_split(run.path, run.path / "profile" / "split.png")
+            draw_split(run.path, run.path / "profile" / "split.png")
             self.reporter.announce(f"profile: {run.path / 'profile'}")
         self.reporter.flush()
         result = result_of(status, self.config, self.progress, self.setup, self.reporter)

@@ -7,23 +7,20 @@ import json
 import pytest
 
 from rookery.bench.baseline import compare, notes
-from rookery.bench.load_spec import Entry
 from rookery.bench.spec import make_benchmark
 from rookery.cli.main import main
 
 BENCHMARK = make_benchmark(
-    Entry(
-        "a",
-        "spec:1",
-        {
-            "cmd": "x",
-            "data": {
-                "up": {"json": "u", "better": "higher"},
-                "down": {"json": "d", "better": "lower"},
-                "other": {"json": "o"},
-            },
+    "a",
+    "spec:1",
+    {
+        "cmd": "x",
+        "data": {
+            "up": {"json": "u", "better": "higher"},
+            "down": {"json": "d", "better": "lower"},
+            "other": {"json": "o"},
         },
-    )
+    },
 )
 
 

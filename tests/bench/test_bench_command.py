@@ -13,7 +13,7 @@ import pytest
 
 import rookery
 from rookery.bench import runner
-from rookery.bench.progress import ProgressBar
+from rookery.bench.runner import ProgressBar
 from rookery.cli.main import main
 
 SPEED = "data: {speed: {regexp: 'speed (.*)', better: higher}}"

@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from rookery.bench.intervals import kind_of_interval, summarize
-from rookery.bench.load_spec import Entry
-from rookery.bench.metrics import at_path, measure, printed_json
+from rookery.bench.metrics import at_path, kind_of_interval, measure, printed_json, summarize
 from rookery.bench.spec import make_benchmark
 from rookery.errors import BadInput
 
@@ -19,7 +17,7 @@ def metrics(data, stdout="", stderr="", derived=None, values=None, duration=2.0)
     values = values or {}
     entry = {"cmd": "x", "data": data, "derived": derived or {}}
     entry["parameters"] = {name: [value] for name, value in values.items()} or None
-    benchmark = make_benchmark(Entry("a", "spec:1", entry))
+    benchmark = make_benchmark("a", "spec:1", entry)
     assert benchmark.problem == ""
     return measure(benchmark, stdout, stderr, duration, values)
 

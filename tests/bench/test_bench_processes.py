@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.bench.command import run_command
+from rookery.bench.runner import run_command
 from rookery.errors import BadInput
 
 CHILD = "import time; time.sleep(60)"

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from rookery.bench.load_spec import read_entries
-from rookery.bench.spec import read_specs, select_benchmarks
+from rookery.bench.spec import read_entries, read_specs, select_benchmarks
 from rookery.bench.variants import (
     command_of,
     environment_of,

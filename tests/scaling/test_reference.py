@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rookery.errors import BadInput
-from rookery.scaling.reference import read_reference
+from rookery.scaling.tables import read_reference
 
 TETRIS = Path(__file__).parents[2] / "benchmarks" / "tetris_reference.csv"
 HEAD = "series,environments,threads,steps_per_second\n"

@@ -7,11 +7,11 @@ import io
 
 import pytest
 
+from rookery.bench.tables import aligned
 from rookery.errors import RookeryError
-from rookery.scaling.measure import Measured
-from rookery.scaling.points import Point, parse_points, plan_studies
-from rookery.scaling.study import Study
-from rookery.scaling.tables import aligned, scaling_csv, tables
+from rookery.scaling.speed import Measured
+from rookery.scaling.study import Point, Study, parse_points, plan_studies
+from rookery.scaling.tables import scaling_csv, tables
 
 
 def study_of(text, mode="weak", rounds=3):

@@ -11,12 +11,17 @@ import yaml
 
 from rookery.config import from_values, resolve
 from rookery.errors import BadInput
-from rookery.reports import sweep_plot
-from rookery.sweep.best import train_command, write_best
-from rookery.sweep.console import SweepConsole
+from rookery.reports import draw_sweep
 from rookery.sweep.plan import SweepOptions, make_spec
 from rookery.sweep.records import SweepFolder
-from rookery.sweep.tables import ranked, trials_csv, trials_table
+from rookery.sweep.results import (
+    SweepConsole,
+    ranked,
+    train_command,
+    trials_csv,
+    trials_table,
+    write_best,
+)
 
 
 @pytest.fixture
@@ -136,12 +141,12 @@ def test_command_has_flags_for_settings_not_in_the_preset(folder):
 
 def test_picture_is_drawn_only_if_there_is_a_score(folder, tmp_path):
     (folder.path / "results.csv").write_text(trials_csv(folder))
-    picture = sweep_plot.draw_sweep(folder.path)
+    picture = draw_sweep(folder.path)
     assert picture.read_bytes().startswith(b"\x89PNG")
     (tmp_path / "none").mkdir()
     none = sweeps.folder(tmp_path / "none")
     (none.path / "results.csv").write_text(trials_csv(none))
-    assert sweep_plot.draw_sweep(none.path) is None
+    assert draw_sweep(none.path) is None
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rookery.errors import RookeryError
-from rookery.sweep.scores import (
+
+pytest.importorskip("ray")
+
+from rookery.sweep.trial import (
     Score,
     SeedProgress,
     at_end,

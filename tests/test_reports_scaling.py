@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rookery.reports import scaling_plot
+from rookery.reports import draw_scaling
 
 pytest.importorskip("matplotlib")
 
@@ -27,8 +27,8 @@ def row(label, speed, predicted=None):
     }
 
 
-def study(folder, reference=None, **studies):
-    told = {"algorithm": "apex", "environment": "Foo-v1", "backend": "threads", "cores": 2}
+def study(folder, reference=None, environment="Foo-v1", **studies):
+    told = {"algorithm": "apex", "environment": environment, "backend": "threads", "cores": 2}
     told |= {"studies": studies, "reference": reference}
     (folder / "scaling.json").write_text(json.dumps(told))
 
@@ -47,7 +47,7 @@ def figures(monkeypatch):
 def test_measured_ideal_and_predicted_are_drawn(tmp_path, figures):
     rows = [row("1-8", 100), row("2-8", 180, predicted=200), row("4-8", 300)]
     study(tmp_path, weak=[*rows, {"label": "8-8", "actors": 8, "predicted": None}])
-    assert scaling_plot.draw_scaling(tmp_path) == tmp_path / "scaling.png"
+    assert draw_scaling(tmp_path) == tmp_path / "scaling.png"
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     (axes,) = figures[0].axes
     lines = {line.get_label(): line for line in axes.get_lines()}
@@ -71,7 +71,7 @@ def test_a_reference_is_drawn_with_its_point_names(tmp_path, figures):
     point = {"label": "6-3", "environments": 6, "threads": 3, "steps_per_second": 50}
     reference = {"labels": {"1-2": "2-1", "2-2": "4-2"}, "series": {"theirs": [point]}}
     study(tmp_path, reference, weak=[row("1-2", 100), row("2-2", 180, predicted=200)])
-    scaling_plot.draw_scaling(tmp_path)
+    draw_scaling(tmp_path)
     (axes,) = figures[0].axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["theirs"].get_xdata()) == [6]
@@ -87,7 +87,7 @@ def test_the_ideal_starts_at_the_first_point(tmp_path, figures):
     rows = [row("4-8", 400), row("1-8", 110)]
     rows[0]["ideal"], rows[1]["ideal"] = 1, 0.25
     study(tmp_path, weak=rows)
-    scaling_plot.draw_scaling(tmp_path)
+    draw_scaling(tmp_path)
     ideal = figures[0].axes[0].get_lines()[0]
     assert list(ideal.get_xdata()) == [1, 4]
     assert list(ideal.get_ydata()) == [100, 400]
@@ -95,17 +95,21 @@ def test_the_ideal_starts_at_the_first_point(tmp_path, figures):
 
 def test_each_study_has_its_panel(tmp_path, figures):
     study(tmp_path, weak=[row("1-8", 100)], strong=[row("1-8", 100), row("2-4", 150)])
-    scaling_plot.draw_scaling(tmp_path)
+    draw_scaling(tmp_path)
     titles = [axes.get_title() for axes in figures[0].axes]
     assert [title.split()[0] for title in titles] == ["weak", "strong"]
 
 
-def test_many_addresses_do_not_fill_the_title():
-    assert scaling_plot.shortened("Foo-v1") == "Foo-v1"
-    assert scaling_plot.shortened("tcp://a:1,tcp://b:2,tcp://c:3") == "tcp://a:1 and 2 more"
+def test_many_addresses_do_not_fill_the_title(tmp_path, figures):
+    for environment in ("Foo-v1", "tcp://a:1,tcp://b:2,tcp://c:3"):
+        study(tmp_path, environment=environment, weak=[row("1-8", 100)])
+        draw_scaling(tmp_path)
+    titles = [figure.get_suptitle() for figure in figures]
+    names = ("Foo-v1", "tcp://a:1 and 2 more")
+    assert titles == [f"apex on {name}: threads, 2 cores" for name in names]
 
 
 def test_without_a_speed_there_is_no_picture(tmp_path):
     study(tmp_path, weak=[{"label": "1-8", "actors": 1, "predicted": None}])
-    assert scaling_plot.draw_scaling(tmp_path) is None
+    assert draw_scaling(tmp_path) is None
     assert not (tmp_path / "scaling.png").exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookery.reports.split_plot import bars, draw_split
+from rookery.reports import draw_split, time_bars
 
 HEADER = "env_steps,seconds,env_s,inference_s,transfer_s,learn_s,reduce_s,wait_s"
 
@@ -13,7 +13,7 @@ def rows(**last):
 
 
 def test_one_bar_holds_all_where_actor_and_learner_take_turns():
-    told = bars(rows(env_s=1.0, inference_s=0.5, transfer_s=0.25, learn_s=2.0, reduce_s=0.75))
+    told = time_bars(rows(env_s=1.0, inference_s=0.5, transfer_s=0.25, learn_s=2.0, reduce_s=0.75))
     (spent,) = told.values()
     assert spent == {
         "env": 2.0,
@@ -27,7 +27,7 @@ def test_one_bar_holds_all_where_actor_and_learner_take_turns():
 
 
 def test_actors_in_threads_have_a_bar_of_their_own():
-    told = bars(rows(env_s=1.0, inference_s=2.0, learn_s=4.0, wait_s=0.5, actor_wait_s=1.5))
+    told = time_bars(rows(env_s=1.0, inference_s=2.0, learn_s=4.0, wait_s=0.5, actor_wait_s=1.5))
     assert told["an actor"] == {
         "env": 2.0,
         "inference": 4.0,
@@ -44,7 +44,7 @@ def test_actors_in_threads_have_a_bar_of_their_own():
 
 
 def test_more_than_all_the_time_leaves_no_other():
-    (spent,) = bars(rows(env_s=9.0)).values()
+    (spent,) = time_bars(rows(env_s=9.0)).values()
     assert spent["other"] == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.errors import BadInput
-from rookery.scaling.points import Point, parse_points, plan_studies, unique_points
+from rookery.scaling.study import Point, parse_points, plan_studies, unique_points
 
 
 def test_weak_points_are_taken_as_written():

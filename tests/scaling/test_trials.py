@@ -9,7 +9,7 @@ import pytest
 
 from rookery import processes
 from rookery.errors import RookeryError
-from rookery.scaling.child import failure_reason, run_child
+from rookery.scaling.trials import failure_reason, run_child
 
 STUBBORN = """
 import signal, subprocess, sys, time
