@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.envs import EnvOptions
-from rookery.envs.remote.serving import maker
+from rookery.envs.factory import server_factory
 from rookery.errors import BadInput, missing_extra, require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 
@@ -67,12 +67,12 @@ def serve_env(name: str, options: ServeOptions) -> None:
     from rookery_server.serving import Place, run
 
     place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
-    run(maker(name, options.env, options.threads), name, place, print_line)
+    run(server_factory(name, options.env, options.threads), name, place, print_line)
 
 
 def print_new_keys(folder: str) -> None:
     """Create keys, and print which file belongs where."""
-    from rookery_server.keys import describe_keys, make_keys
+    from rookery_server.sockets import describe_keys, make_keys
 
     make_keys(folder)
     print(describe_keys(folder))

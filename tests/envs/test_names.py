@@ -15,6 +15,7 @@ from rookery.envs import (
     registered_envs,
     statistics,
 )
+from rookery.envs.engines.envpool import config_of
 from rookery.envs.engines.single import GymnasiumAdapter
 from rookery.errors import BadInput
 
@@ -217,6 +218,7 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
     monkeypatch.setattr(gymnasium, "make", absent)
     assert "pip install 'rookery[box2d]'" in message(make_env, "LunarLander-v3")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config_of.cache_clear()
     assert message(make_env, "envpool:CartPole-v1") == (
         "envpool:CartPole-v1 needs an extra that is not installed: pip install 'rookery[envpool]'"
     )

@@ -19,7 +19,7 @@ from rookery.data.tree import tree_leaves
 from rookery.envs import EnvOptions, env_info, make_env, register_env, statistics
 from rookery.envs.engines.single import GymnasiumAdapter
 from rookery.envs.options import RemoteOptions
-from rookery.envs.remote.naming import even_shares
+from rookery.envs.remote.vector import even_shares
 from rookery.envs.wrappers.episodes import EpisodeStatistics
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.actor import Actor
