@@ -62,11 +62,9 @@ def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
     return tree_map(lambda x: x[:, index], tree)
 
 
-Split = Callable[[Tensor], Sequence[Tensor]]
-"""Function that splits one tensor into several."""
-
-
-def tree_split(tree: Tree, parts: int, split: Split) -> Sequence[Tree]:
+def tree_split(
+    tree: Tree, parts: int, split: Callable[[Tensor], Sequence[Tensor]]
+) -> Sequence[Tree]:
     """Return `parts` trees: the i-th holds the i-th part that `split` makes of every leaf."""
     if not isinstance(tree, dict | tuple):
         return split(tree)

@@ -1,8 +1,6 @@
 """Vector environments of every engine behind one interface, `make_env`."""
 
-from rookery.envs.builtin import register_builtin
 from rookery.envs.factory import (
-    env_info,
     frame_stack_of,
     make_env,
     normalizer_of,
@@ -18,14 +16,9 @@ from rookery.envs.registry import (
     registered_envs,
     turned,
 )
-from rookery.envs.wrappers.normalize import RunningMoments
-
-register_builtin()
 
 __all__ = [
     "EnvOptions",
-    "RunningMoments",
-    "env_info",
     "frame_stack_of",
     "human_normalized",
     "make_env",

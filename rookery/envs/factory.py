@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from gymnasium.vector import VectorEnv, VectorWrapper
@@ -112,23 +111,6 @@ def resolve_options(name: str, options: EnvOptions) -> EnvOptions:
         return envpool.pool_options(name, options)
     game = atari_game(name)
     return options if game is None else atari.atari_options(name, game, options)
-
-
-def env_info(name: str, options: EnvOptions | None = None) -> dict[str, Any]:
-    """Return spaces, engine, resolved options and time limit of an environment."""
-    options = options or EnvOptions()
-    env = make_env(name, options)
-    try:
-        return {
-            "name": name,
-            "engine": env.engine,  # type: ignore[attr-defined]
-            "observation_space": env.single_observation_space,
-            "action_space": env.single_action_space,
-            "options": asdict(resolve_options(name, options)),
-            "time_limit": getattr(env.spec, "max_episode_steps", None),
-        }
-    finally:
-        env.close()
 
 
 def learning_wrappers(env: VectorEnv[Any, Any, Any]) -> tuple[EpisodeStatistics, list[BaseWrapper]]:

@@ -241,17 +241,14 @@ def from_function(
 
     def one() -> Env[Any, Any]:
         env = made.pop() if made else fn(**kwargs)
-        return preprocess(name, to_gymnasium(name, env), options)
+        for attribute in ("observation_space", "action_space", "reset", "step"):
+            if not hasattr(env, attribute):
+                raise BadInput(f'envs: "{name}" made {env!r}, which has no "{attribute}"')
+        # Results of `gymnasium.make` have Gymnasium's API already.
+        single = env if isinstance(env, gymnasium.Wrapper) else GymnasiumAdapter(env)
+        return preprocess(name, single, options)
 
     return ForLoop([one] * num_envs, name)
-
-
-def to_gymnasium(name: str, env: Any) -> Env[Any, Any]:
-    """Return `env` in Gymnasium's API; results of `gymnasium.make` already have it."""
-    for attribute in ("observation_space", "action_space", "reset", "step"):
-        if not hasattr(env, attribute):
-            raise BadInput(f'envs: "{name}" made {env!r}, which has no "{attribute}"')
-    return env if isinstance(env, gymnasium.Wrapper) else GymnasiumAdapter(env)
 
 
 def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: str | None) -> Any:

@@ -35,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parse = argparse.ArgumentParser(prog="python -m rookery_server", description=__doc__)
     add = parse.add_argument
     add("env", nargs="?", help="id of Gymnasium or Gym, module:id, or module:Class")

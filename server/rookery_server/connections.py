@@ -126,13 +126,11 @@ class ConnectionLimits:
         return [self._lost.popleft() for _ in range(len(self._lost))]
 
     def shut_down(self, descriptor: int) -> None:
-        """Cut a connection."""
         with self._lock:
             if descriptor in self.connections:
                 self.connections[descriptor].shut_down()
 
     def close(self) -> None:
-        """Stop watching."""
         self._ends.set()
         self._thread.join()
         self._socket.disable_monitor()

@@ -116,7 +116,6 @@ class Dispatcher:
         return self.max_envs - sum(session.envs for session in self.sessions.values())
 
     def close(self) -> None:
-        """End all sessions."""
         for token in list(self.sessions):
             self._end(token, "the server stops")
 

@@ -136,21 +136,18 @@ class SequentialVector:
         try:
             for _ in range(count):
                 self.envs.append(make())
-            self._allocate(count)
+            self.single_observation_space = self.envs[0].observation_space
+            self.single_action_space = self.envs[0].action_space
+            seen = describe(self.single_observation_space, [])
+            self._leaves = leaves(seen)
+            self._action = describe(self.single_action_space, [])
+            self._action_leaves = leaves(self._action)
         except BaseException:
             self.close()
             raise
-
-    def _allocate(self, count: int) -> None:
         self.num_envs = count
-        self.single_observation_space = self.envs[0].observation_space
-        self.single_action_space = self.envs[0].action_space
-        seen = describe(self.single_observation_space, [])
-        self._leaves = leaves(seen)
         self._rows = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in self._leaves]
         self._obs = nested(seen, iter(self._rows))
-        self._action = describe(self.single_action_space, [])
-        self._action_leaves = leaves(self._action)
         self._ended = [False] * count
 
     def reset(self, seed: int | None = None) -> tuple[Any, list[dict]]:
@@ -174,7 +171,8 @@ class SequentialVector:
                 obs, info = env.reset()
                 self._ended[i] = False
             else:
-                action = self._action_of(i, actions)
+                parts = (at(actions, leaf.path)[i] for leaf in self._action_leaves)
+                action = nested(self._action, parts)
                 obs, rewards[i], terminations[i], truncations[i], info = env.step(action)
                 self._ended[i] = bool(terminations[i] or truncations[i])
             self._write(i, obs)
@@ -188,10 +186,6 @@ class SequentialVector:
     def close(self) -> None:
         for env in self.envs:
             env.close()
-
-    def _action_of(self, i: int, actions: Any) -> Any:
-        values = (at(actions, leaf.path)[i] for leaf in self._action_leaves)
-        return nested(self._action, values)
 
     def _write(self, i: int, obs: Any) -> None:
         for leaf, rows in zip(self._leaves, self._rows):

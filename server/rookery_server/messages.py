@@ -58,25 +58,19 @@ def decode(frames: Sequence[Any]) -> Message:
         raise Refused("malformed", "a message has at least one frame")
     if len(frames) > 1 + MAX_ARRAYS:
         raise Refused("size", f"a message has at most {MAX_ARRAYS} arrays")
-    header = read_header(frames[0])
+    if len(frames[0]) > MAX_HEADER_BYTES:
+        raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
+    try:
+        header = msgpack.unpackb(frames[0], raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises ValueErrors and others
+        raise Refused("malformed", f"the header is not msgpack: {type(error).__name__}") from None
+    if not isinstance(header, dict):
+        raise Refused("malformed", "the header must be a map")
     described = header.get("arrays", [])
     if not isinstance(described, list) or len(described) != len(frames) - 1:
         raise Refused("malformed", f'"arrays" must describe the {len(frames) - 1} frames after it')
     pairs = zip(described, frames[1:])
     return Message(header, [read_array(layout, frame) for layout, frame in pairs])
-
-
-def read_header(frame: Any) -> Header:
-    """Return the header in the first frame."""
-    if len(frame) > MAX_HEADER_BYTES:
-        raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
-    try:
-        header = msgpack.unpackb(frame, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack raises ValueErrors and others
-        raise Refused("malformed", f"the header is not msgpack: {type(error).__name__}") from None
-    if not isinstance(header, dict):
-        raise Refused("malformed", "the header must be a map")
-    return header
 
 
 def read_array(layout: Any, frame: Any) -> np.ndarray:

@@ -73,7 +73,6 @@ class Session:
         }
 
     def note_request(self, peer: Peer, now: float) -> None:
-        """Note that a request has come."""
         self.connection = peer.connection
         self.heard = now
         self.gone: float | None = None
@@ -85,7 +84,6 @@ class Session:
         )
 
     def hello_reply(self, name: str, silence: float) -> list[Any]:
-        """Return the reply to `hello`."""
         header = {
             "protocol": PROTOCOL,
             "env": name,

@@ -30,18 +30,9 @@ RANGE = (-2.0, 2.0)
 class Match:
     """Draws one of `count` codes per observation; the right action is `table[code]`.
 
-    `path` leads to the part of the observation that contains the code:
-
-    - A set of codes (a MultiDiscrete with the same range for all entries): one entry, at a random
-      position, holds the code. The others hold values >= count.
-    - A Discrete, or a MultiDiscrete of differing ranges: it, or its entry of widest range, holds
-      the code.
-    - With none of these, a float Box, else an integer Box, else a MultiBinary: index 0 of its last
-      axis holds everywhere the code as one of `count` even steps from the lower to the upper bound
-      (-2 to 2 without bounds).
-
-    Of several such parts the first that can represent all codes is used, else the first that can
-    represent most: then `count` is smaller, and some actions are never right.
+    `path` leads to the part of the observation that contains the code; docs/synthetic.md says which
+    part that is, and how the code is written. If no part can represent all codes, `count` is
+    smaller, and some actions are never right.
     """
 
     def __init__(self, obs: Space[Any], act: Space[Any]):

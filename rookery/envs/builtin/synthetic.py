@@ -70,15 +70,6 @@ class SyntheticSettings:
         )
         check(self.delay < self.length, "delay", f"less than length={self.length}")
 
-    @classmethod
-    def of(cls, kwargs: dict[str, Any]) -> SyntheticSettings:
-        """Return settings from keyword arguments; raise for an unknown one."""
-        known = [field.name for field in fields(cls)]
-        for key in kwargs:
-            if key not in known:
-                raise BadInput(f'env.kwargs: {NAME} has no setting "{key}".{nearest(key, known)}')
-        return cls(**kwargs)
-
     def spaces(self) -> tuple[Space[Any], Space[Any]]:
         """Return the observation space and the action space."""
         obs = parse_space(self.obs, "env.kwargs: obs", NAMED_OBS)
@@ -132,7 +123,11 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         **kwargs: Any,
     ):
-        self.settings = settings = SyntheticSettings.of(kwargs)
+        known = [field.name for field in fields(SyntheticSettings)]
+        for key in kwargs:
+            if key not in known:
+                raise BadInput(f'env.kwargs: {NAME} has no setting "{key}".{nearest(key, known)}')
+        self.settings = settings = SyntheticSettings(**kwargs)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.max_episode_steps = max_episode_steps
         obs, act = settings.spaces()

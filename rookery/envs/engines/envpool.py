@@ -16,8 +16,6 @@ from rookery.envs.wrappers.episodes import Reset, Step
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 ENVPOOL_PREFIX = "envpool:"
-STACKING = ("stack_num", "frame_stack")
-"""EnvPool's settings for frame stacking, which FrameStack does here."""
 MAX_SEED = 2**31
 
 
@@ -77,8 +75,8 @@ def make_pool(
     """Return the environment named "envpool:NAME"."""
     config = config_of(full_name)
     chosen = {**settings(full_name, options, config), **options.kwargs}
-    for key in options.kwargs:
-        require(key not in STACKING, f"env.kwargs may not set {key!r}: set env.frame_stack")
+    for key in ("stack_num", "frame_stack"):  # frames are stacked here, by FrameStack
+        require(key not in options.kwargs, f"env.kwargs may not set {key!r}: set env.frame_stack")
     for key in chosen:
         if key not in config:
             raise BadInput(

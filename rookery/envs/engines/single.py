@@ -206,7 +206,9 @@ class ForLoop(VectorEnv[Any, Any, Any]):
         terminations = np.zeros(self.num_envs, bool)
         truncations = np.zeros(self.num_envs, bool)
         infos: dict[str, Any] = {}
-        for i, action in enumerate(self._split(actions)):
+        # Box actions iterate by row; for discrete ones `iterate` gives NumPy integers.
+        rows = actions if self._plain else iterate(self.action_space, actions)
+        for i, action in enumerate(rows):
             env = self.envs[i]
             if self._resetting[i]:
                 obs, info = env.reset()
@@ -244,7 +246,3 @@ class ForLoop(VectorEnv[Any, Any, Any]):
                 shown = f"{value.dtype}{located(path)}"
                 raise RunFailed(f"returned an observation of dtype {shown}, its space has {dtype}")
             rows[i] = value
-
-    def _split(self, actions: Any) -> Any:
-        # Box actions iterate by row; for discrete ones `iterate` gives NumPy integers.
-        return actions if self._plain else iterate(self.action_space, actions)

@@ -183,25 +183,19 @@ def even_shares(num_envs: int, servers: int) -> list[int]:
     return [num_envs // servers + (i < num_envs % servers) for i in range(servers)]
 
 
-def addresses(name: str) -> list[str]:
-    """Return the addresses in a name."""
-    found = [part.strip() for part in name.split(",")]
-    for address in found:
+def make_served(
+    name: str, options: EnvOptions, num_envs: int, render_mode: str | None
+) -> ServedVectorEnv:
+    """Return the environments at "tcp://host:port", or at several addresses with commas."""
+    servers = [part.strip() for part in name.split(",")]
+    for address in servers:
         if not ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) > 65_535:
             raise BadInput(
                 f'envs: "{address}" is not an address: expected tcp://HOST:PORT, '
                 "several separated by commas"
             )
-    if len(set(found)) < len(found):
+    if len(set(servers)) < len(servers):
         raise BadInput(f'envs: "{name}" names a server twice: raise --envs of that server instead')
-    return found
-
-
-def make_served(
-    name: str, options: EnvOptions, num_envs: int, render_mode: str | None
-) -> ServedVectorEnv:
-    """Return the environments at "tcp://host:port", or at several addresses with commas."""
-    servers = addresses(name)
     for option in SERVER_OPTIONS:
         if getattr(options, option):
             raise BadInput(

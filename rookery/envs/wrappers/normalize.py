@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -184,30 +185,23 @@ class NormalizeReward(BaseWrapper):
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
         if not self.frozen:
-            self._count(reward, ~(info.get("lost", False) | self.resetting))
+            played = ~(info.get("lost", False) | self.resetting)
+            self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
+            self.moments.update(self._returns[played])
         self.resetting = terminated | truncated
         info = {**info, "raw_reward": reward}
         return obs, scaled_reward(reward, self.moments), terminated, truncated, info
 
-    def _count(self, reward: Array, played: Array) -> None:
-        self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
-        self.moments.update(self._returns[played])
 
-
+@dataclass(eq=False)
 class Normalizer:
     """Scales raw observations and rewards with the current statistics of an environment's
     wrappers."""
 
-    def __init__(
-        self,
-        space: Space[Any],
-        obs_moments: dict[Path, RunningMoments],
-        reward_moments: RunningMoments | None,
-    ):
-        self.space = space
-        """Observation space before scaling and before frame stacking."""
-        self.obs_moments = obs_moments
-        self.reward_moments = reward_moments
+    space: Space[Any]
+    """Observation space before scaling and before frame stacking."""
+    obs_moments: dict[Path, RunningMoments]
+    reward_moments: RunningMoments | None
 
     def obs(self, rows: Any) -> Any:
         """Return raw observations scaled; any leading axes."""
