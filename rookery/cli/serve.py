@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rookery.envs import EnvOptions
-from rookery.envs.remote.serving import maker
+from rookery.envs.factory import server_factory
 from rookery.errors import BadInput, missing_extra, require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 
@@ -48,8 +48,8 @@ def main(args: Sequence[str]) -> int:
     if importlib.util.find_spec("zmq") is None or importlib.util.find_spec("msgpack") is None:
         raise missing_extra("serve", "remote")
     from rookery_server.errors import Unusable
-    from rookery_server.keys import describe_keys, make_keys
     from rookery_server.serving import Place, run
+    from rookery_server.sockets import describe_keys, make_keys
 
     try:
         if options.make_keys is not None:
@@ -59,7 +59,7 @@ def main(args: Sequence[str]) -> int:
         else:
             require(len(names) == 1, "serve: expected one environment")
             place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
-            make = maker(names[0], options.env, options.threads)
+            make = server_factory(names[0], options.env, options.threads)
             run(make, names[0], place, lambda line: print(f"rookery serve: {line}", flush=True))
     except Unusable as error:
         raise BadInput(f"serve: {error}") from error

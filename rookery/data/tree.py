@@ -35,19 +35,19 @@ def tree_leaves(tree: Tree) -> list[Any]:
 def tree_replace(tree: Tree, leaves: Mapping[tuple[Any, ...], Any]) -> Tree:
     """Return the tree with the leaves at some paths replaced; a path is a tuple of keys and
     indices."""
+
+    def replaced(tree: Tree, path: tuple[Any, ...], leaf: Any) -> Tree:
+        if not path:
+            return leaf
+        key, *rest = path
+        part = replaced(tree[key], tuple(rest), leaf)
+        if isinstance(tree, dict):
+            return {**tree, key: part}
+        return (*tree[:key], part, *tree[key + 1 :])
+
     for path, leaf in leaves.items():
-        tree = with_leaf(tree, path, leaf)
+        tree = replaced(tree, path, leaf)
     return tree
-
-
-def with_leaf(tree: Tree, path: tuple[Any, ...], leaf: Any) -> Tree:
-    """Return the tree with the leaf at `path` replaced."""
-    if not path:
-        return leaf
-    key, *rest = path
-    if isinstance(tree, dict):
-        return {**tree, key: with_leaf(tree[key], tuple(rest), leaf)}
-    return (*tree[:key], with_leaf(tree[key], tuple(rest), leaf), *tree[key + 1 :])
 
 
 def to_tensors(tree: Tree, device: torch.device) -> Tree:
@@ -62,19 +62,18 @@ def map_batch(tree: Tree, index: Tensor | slice) -> Tree:
     return tree_map(lambda x: x[:, index], tree)
 
 
-Split = Callable[[Tensor], Sequence[Tensor]]
-"""Function that splits one tensor into several."""
-
-
-def tree_split(tree: Tree, parts: int, split: Split) -> Sequence[Tree]:
+def tree_split(
+    tree: Tree, parts: int, split: Callable[[Tensor], Sequence[Tensor]]
+) -> Sequence[Tree]:
     """Return `parts` trees: the i-th holds the i-th part that `split` makes of every leaf."""
+    if not isinstance(tree, dict | tuple):
+        return split(tree)
+    branches = tree.values() if isinstance(tree, dict) else tree
+    columns = [tree_split(branch, parts, split) for branch in branches]
+    rows = list(zip(*columns, strict=True)) if columns else [()] * parts
     if isinstance(tree, dict):
-        columns = [tree_split(branch, parts, split) for branch in tree.values()]
-        return [dict(zip(tree, row, strict=True)) for row in zip_branches(columns, parts)]
-    if isinstance(tree, tuple):
-        rows = zip_branches([tree_split(branch, parts, split) for branch in tree], parts)
-        return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
-    return split(tree)
+        return [dict(zip(tree, row, strict=True)) for row in rows]
+    return [type(tree)(*row) for row in rows] if hasattr(tree, "_fields") else rows
 
 
 def split_rows(leaf: Tensor, parts: int) -> list[Tensor]:
@@ -86,11 +85,6 @@ def split_rows(leaf: Tensor, parts: int) -> list[Tensor]:
     end = larger * (size + 1)
     first = leaf[:end].unflatten(0, (larger, 1, size + 1)).unbind()
     return [*first, *leaf[end:].unflatten(0, (parts - larger, 1, size)).unbind()]
-
-
-def zip_branches(columns: list[Sequence[Tree]], parts: int) -> list[tuple[Tree, ...]]:
-    """Transpose columns of `parts` entries each; an empty list gives `parts` empty rows."""
-    return list(zip(*columns, strict=True)) if columns else [()] * parts
 
 
 def flatten_time(tree: Tree) -> Tree:

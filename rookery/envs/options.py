@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import operator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rookery.errors import require
@@ -10,7 +11,8 @@ from rookery.errors import require
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions:
-    """Connection settings for environments named tcp://HOST:PORT; others ignore them."""
+    """Connection settings for environments named tcp://HOST:PORT, checked by EnvOptions; others
+    ignore them."""
 
     keys: str | None = None
     """Folder with this client's secret key and the servers' public one ('rookery serve
@@ -21,13 +23,6 @@ class RemoteOptions:
     """Seconds to wait in the queue of a full server; 0: fail at once."""
     away_s: float = 600.0
     """Seconds that all servers together may be unreachable before the run ends."""
-
-    def __post_init__(self) -> None:
-        require(self.timeout_s > 0, f"env.remote.timeout_s must be above 0, got {self.timeout_s!r}")
-        require(
-            0 <= self.wait_s <= 3600, f"env.remote.wait_s must be 0 to 3600, got {self.wait_s!r}"
-        )
-        require(self.away_s >= 0, f"env.remote.away_s must be 0 or more, got {self.away_s!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,37 +64,33 @@ class EnvOptions:
     """Keys and time limits for served environments, tcp://HOST:PORT."""
 
     def __post_init__(self) -> None:
-        for name in ("frame_skip", "frame_stack", "time_limit"):
+        def check(fits: bool, name: str, wanted: str) -> None:
+            value = operator.attrgetter(name)(self)
+            require(fits, f"env.{name} must {wanted}, got {value!r}")
+
+        for name, least in (("frame_skip", 1), ("frame_stack", 1), ("time_limit", 1), ("noops", 0)):
             value = getattr(self, name)
-            require(
-                value is None or is_whole(value, 1),
-                f"env.{name} must be a whole number >= 1, got {value!r}",
-            )
-        require(
-            self.noops is None or is_whole(self.noops, 0),
-            f"env.noops must be a whole number >= 0, got {self.noops!r}",
-        )
-        require(
-            self.resize is None
-            or (
-                isinstance(self.resize, tuple | list)
-                and len(self.resize) == 2
-                and all(is_whole(side, 1) for side in self.resize)
-            ),
-            f"env.resize must be (height, width) >= 1, got {self.resize!r}",
-        )
-        require(
-            self.sticky is None or 0 <= self.sticky < 1,
-            f"env.sticky must lie in [0, 1), got {self.sticky!r}",
-        )
-        require(
-            0 <= self.reward_gamma <= 1,
-            f"env.reward_gamma must lie in [0, 1], got {self.reward_gamma!r}",
-        )
-        require(
-            isinstance(self.kwargs, dict) and all(isinstance(key, str) for key in self.kwargs),
-            f"env.kwargs must map argument names to values, got {self.kwargs!r}",
-        )
+            check(value is None or is_whole(value, least), name, f"be a whole number >= {least}")
+        sides = (1, 1) if self.resize is None else self.resize
+        pair = isinstance(sides, tuple | list) and len(sides) == 2
+        check(pair and all(is_whole(x, 1) for x in sides), "resize", "be (height, width) >= 1")
+        check(self.sticky is None or 0 <= self.sticky < 1, "sticky", "lie in [0, 1)")
+        check(0 <= self.reward_gamma <= 1, "reward_gamma", "lie in [0, 1]")
+        named = isinstance(self.kwargs, dict) and all(isinstance(key, str) for key in self.kwargs)
+        check(named, "kwargs", "map argument names to values")
+        check(self.remote.timeout_s > 0, "remote.timeout_s", "be above 0")
+        check(0 <= self.remote.wait_s <= 3600, "remote.wait_s", "be 0 to 3600")
+        check(self.remote.away_s >= 0, "remote.away_s", "be 0 or more")
+
+    def with_defaults(self, **defaults: Any) -> EnvOptions:
+        """Return these options with `defaults` for those that are None."""
+        return replace(self, **{k: v for k, v in defaults.items() if getattr(self, k) is None})
+
+    @property
+    def wraps_single(self) -> bool:
+        """True if an option needs preprocessing that works on single environments only."""
+        skips = (self.frame_skip or 1) > 1
+        return bool(skips or self.resize or self.grey or self.noops or self.sticky)
 
 
 def is_whole(value: object, least: int) -> bool:

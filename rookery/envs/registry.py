@@ -1,23 +1,22 @@
-"""Environment names: registration, lookup, and construction of the raw vector environment."""
+"""Environment names: registration, lists, and construction of the raw vector environment."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium import Env
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rookery.envs.engines import atari, envpool
-from rookery.envs.engines.for_loop import ForLoop
-from rookery.envs.engines.single import GymnasiumAdapter, preprocess, wraps_single
+from rookery.envs.engines.single import ForLoop, GymnasiumAdapter, preprocess
 from rookery.envs.options import EnvOptions
-from rookery.envs.remote.naming import is_served
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 EnvFn = Callable[..., Any]
@@ -45,6 +44,82 @@ def registered() -> dict[str, EnvFn]:
     return dict(_registered)
 
 
+class Listed(NamedTuple):
+    """An environment's name and the engine that would run it."""
+
+    name: str
+    engine: str
+
+
+def registered_envs() -> list[Listed]:
+    """Return all names that `make_env` knows without importing another module, sorted.
+
+    Of Gymnasium's ids only the latest version is listed; "envpool:*" stands for EnvPool's
+    environments, "tcp://HOST:PORT" for those of a server.
+    """
+    newest: dict[tuple[str | None, str], Any] = {}
+    for spec in gymnasium.registry.values():
+        older = newest.get((spec.namespace, spec.name), spec)
+        if not is_ale(spec) and (spec.version or 0) >= (older.version or 0):
+            newest[spec.namespace, spec.name] = spec
+    listed = [Listed(name, "registered") for name in _registered]
+    listed += [
+        Listed(spec.id, "gymnasium-native" if spec.vector_entry_point else "for-loop")
+        for spec in newest.values()
+    ]
+    listed += [
+        Listed(name, "for-loop")
+        for name, module in PROVIDED.items()
+        if name not in gymnasium.registry and importlib.util.find_spec(module.partition(".")[0])
+    ]
+    listed += [Listed(f"ALE/{game}-v5", "ale") for game in atari.games()]
+    if importlib.util.find_spec("envpool") is not None:
+        listed.append(Listed("envpool:*", "envpool"))
+    if importlib.util.find_spec("zmq") is not None:
+        listed.append(Listed("tcp://HOST:PORT", "served"))
+    return sorted(listed)
+
+
+def is_ale(spec: Any) -> bool:
+    """True if a Gymnasium id was registered by the ALE."""
+    return "ale_py" in str(spec.entry_point)
+
+
+def atari_game(name: str) -> atari.Game | None:
+    """Return the Atari game that `name` means, for the ALE or EnvPool; None if there is none, or if
+    Gymnasium has the name from another package."""
+    module, _, plain = name.rpartition(":")
+    if plain in gymnasium.registry and not is_ale(gymnasium.registry[plain]):
+        return None
+    game = atari.parse_game(plain)
+    # EnvPool calls ALE/Pong-v5 just Pong-v5.
+    return atari.parse_game(f"ALE/{plain}") if game is None and module == "envpool" else game
+
+
+def plays_atari(name: str) -> bool:
+    """True if `name` means an Atari game."""
+    return atari_game(name) is not None
+
+
+def is_served(name: str) -> bool:
+    """True if a name is the address of a server, or several: "tcp://HOST:PORT,..."."""
+    return name.startswith("tcp://")
+
+
+def turned(name: str, first: int) -> str:
+    """Return the name with its addresses rotated, for the actor whose first environment is number
+    `first` of all actors'.
+
+    Without that, actors with fewer environments than there are servers would all use the first
+    servers. Names that are no addresses are returned as they are.
+    """
+    if not is_served(name):
+        return name
+    found = name.split(",")
+    at = first % len(found)
+    return ",".join(found[at:] + found[:at])
+
+
 def raw_vector(
     name: str, options: EnvOptions, num_envs: int, threads: int, render_mode: str | None
 ) -> Any:
@@ -52,8 +127,10 @@ def raw_vector(
     if name in _registered:
         return from_function(name, _registered[name], options, num_envs, render_mode)
     if is_served(name):
-        from rookery.envs.remote.vector import make_served
-
+        try:
+            from rookery.envs.remote.vector import make_served
+        except ImportError as error:
+            raise missing_extra(f'envs: "{name}"', "remote") from error
         return make_served(name, options, num_envs, render_mode)
     if name.startswith(envpool.ENVPOOL_PREFIX):
         return envpool.make_pool(name, options, num_envs, threads, render_mode)
@@ -67,7 +144,7 @@ def raw_vector(
             importlib.import_module(PROVIDED[name])
         except ImportError as error:
             raise missing_dependency(name, PROVIDED[name], error) from error
-    game = None if name in gymnasium.registry and not is_ale(name) else atari.parse_game(name)
+    game = atari_game(name)
     if game is not None:
         if render_mode is not None:
             return ForLoop(
@@ -75,13 +152,14 @@ def raw_vector(
             )
         return atari.make_atari(game, options, num_envs, threads)
     if name not in gymnasium.registry:
-        raise unknown(name)
+        known = {*gymnasium.registry, *PROVIDED, *_registered}
+        for game_name in atari.games():
+            known |= {game_name, f"ALE/{game_name}-v5", f"{game_name}NoFrameskip-v4"}
+        raise BadInput(
+            f'envs: "{name}" is not registered.{nearest(name, sorted(known))} '
+            "'rookery envs' lists what is installed."
+        )
     return from_gymnasium(name, options, num_envs, render_mode)
-
-
-def is_ale(name: str) -> bool:
-    """True if a Gymnasium id was registered by the ALE."""
-    return "ale_py" in str(gymnasium.registry[name].entry_point)
 
 
 def from_module(name: str) -> Any:
@@ -138,51 +216,39 @@ def from_function(
 ) -> Any:
     """Return the VectorEnv that `fn` makes, or a for-loop over `num_envs` single environments."""
     kwargs = dict(options.kwargs)
-    explicit = _parameters(fn)
+    try:
+        explicit = inspect.signature(fn).parameters.keys()
+    except (TypeError, ValueError):  # some builtins have none
+        explicit = {}.keys()
     if "num_envs" in explicit:
         kwargs["num_envs"] = num_envs
     if render_mode is not None and "render_mode" in explicit:
         kwargs["render_mode"] = render_mode
     first = fn(**kwargs)
     if isinstance(first, VectorEnv):
-        return checked_vector(name, first, options, num_envs)
+        require(
+            first.num_envs == num_envs,
+            f'envs: "{name}" made a VectorEnv of {first.num_envs} environments instead of '
+            f"{num_envs}: let its function take num_envs",
+        )
+        require(
+            not (options.wraps_single or options.time_limit),
+            f'envs: "{name}" makes a VectorEnv, to which env.frame_skip, resize, grey, noops, '
+            "sticky and time_limit cannot be applied: do that inside its function",
+        )
+        return require_next_step(name, first)
     made = [first]
 
     def one() -> Env[Any, Any]:
         env = made.pop() if made else fn(**kwargs)
-        return with_time_limit(preprocess(name, to_gymnasium(name, env), options), options)
+        for attribute in ("observation_space", "action_space", "reset", "step"):
+            if not hasattr(env, attribute):
+                raise BadInput(f'envs: "{name}" made {env!r}, which has no "{attribute}"')
+        # Results of `gymnasium.make` have Gymnasium's API already.
+        single = env if isinstance(env, gymnasium.Wrapper) else GymnasiumAdapter(env)
+        return preprocess(name, single, options)
 
     return ForLoop([one] * num_envs, name)
-
-
-def checked_vector(
-    name: str, env: VectorEnv[Any, Any, Any], options: EnvOptions, num_envs: int
-) -> VectorEnv[Any, Any, Any]:
-    """Return a user's VectorEnv; raise if it has another size or an option cannot be applied."""
-    if env.num_envs != num_envs:
-        raise BadInput(
-            f'envs: "{name}" made a VectorEnv of {env.num_envs} environments instead of '
-            f"{num_envs}: let its function take num_envs"
-        )
-    if wraps_single(options) or options.time_limit:
-        raise BadInput(
-            f'envs: "{name}" makes a VectorEnv, to which env.frame_skip, resize, grey, noops, '
-            "sticky and time_limit cannot be applied: do that inside its function"
-        )
-    return env
-
-
-def to_gymnasium(name: str, env: Any) -> Env[Any, Any]:
-    """Return `env` in Gymnasium's API; results of `gymnasium.make` already have it."""
-    for attribute in ("observation_space", "action_space", "reset", "step"):
-        if not hasattr(env, attribute):
-            raise BadInput(f'envs: "{name}" made {env!r}, which has no "{attribute}"')
-    return env if isinstance(env, gymnasium.Wrapper) else GymnasiumAdapter(env)
-
-
-def with_time_limit(env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
-    """Return `env` truncated after env.time_limit agent steps, if that is set."""
-    return gymnasium.wrappers.TimeLimit(env, options.time_limit) if options.time_limit else env
 
 
 def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: str | None) -> Any:
@@ -192,25 +258,24 @@ def from_gymnasium(name: str, options: EnvOptions, num_envs: int, render_mode: s
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     try:
-        if spec.vector_entry_point and not wraps_single(options) and render_mode is None:
+        if spec.vector_entry_point and not options.wraps_single and render_mode is None:
             if options.time_limit:
                 kwargs["max_episode_steps"] = options.time_limit
             env = gymnasium.make_vec(
                 name, num_envs, vectorization_mode="vector_entry_point", **kwargs
             )
             env.engine = "gymnasium-native"  # type: ignore[attr-defined]
-            return env
+            return require_next_step(name, env)
 
         def one() -> Env[Any, Any]:
             # Our time limit counts agent steps, so it is applied outside of the frame skip.
             limit = {"max_episode_steps": -1} if options.time_limit else {}
             single = gymnasium.make(name, disable_env_checker=True, **limit, **kwargs)
-            return with_time_limit(preprocess(name, single, options), options)
+            return preprocess(name, single, options)
 
         return ForLoop([one] * num_envs, name)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        entry = str(gymnasium.registry[name].entry_point)
-        raise missing_dependency(name, entry, error) from error
+        raise missing_dependency(name, str(spec.entry_point), error) from error
     except TypeError as error:
         raise BadInput(f'env.kwargs: "{name}" does not accept them: {error}') from error
 
@@ -224,30 +289,13 @@ def missing_dependency(name: str, entry: str, error: Exception) -> BadInput:
     return BadInput(f'envs: "{name}" needs a package that is not installed: {text}')
 
 
-def unknown(name: str) -> BadInput:
-    """Return the error for an unknown environment name."""
-    known = {*gymnasium.registry, *PROVIDED, *_registered, *atari.games()}
-    known |= {f"ALE/{game}-v5" for game in atari.games()}
-    known |= {f"{game}NoFrameskip-v4" for game in atari.games()}
-    return BadInput(
-        f'envs: "{name}" is not registered.{nearest(name, sorted(known))} '
-        "'rookery envs' lists what is installed."
-    )
-
-
-def require_next_step(name: str, env: VectorEnv[Any, Any, Any]) -> None:
-    """Raise unless the environment's autoreset mode is NEXT_STEP."""
+def require_next_step(name: str, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+    """Return `env`; raise unless its autoreset mode is NEXT_STEP."""
     mode = env.metadata.get("autoreset_mode")
-    if mode is not AutoresetMode.NEXT_STEP:
-        raise BadInput(
-            f'envs: "{name}" has the autoreset mode {getattr(mode, "value", mode)}, and only '
-            "NextStep is supported: make it with autoreset_mode=AutoresetMode.NEXT_STEP and set "
-            'metadata["autoreset_mode"] to it'
-        )
-
-
-def _parameters(fn: EnvFn) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        return ()
+    require(
+        mode is AutoresetMode.NEXT_STEP,
+        f'envs: "{name}" has the autoreset mode {getattr(mode, "value", mode)}, and only '
+        "NextStep is supported: make it with autoreset_mode=AutoresetMode.NEXT_STEP and set "
+        'metadata["autoreset_mode"] to it',
+    )
+    return env

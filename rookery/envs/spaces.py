@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from gymnasium import Space, spaces
+from numpy.typing import NDArray
+from rookery_server.spaces import describe, restore
 
 from rookery.errors import BadInput
 
 SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces of actions, and of the leaves of observations."""
+Array = NDArray[Any]
 Path = tuple[Any, ...]
 """Keys and indices that lead to a leaf of a nested space or observation."""
 
@@ -20,10 +22,9 @@ def check_supported(name: str, observation: Space[Any], action: Space[Any]) -> N
     """Raise if no network here can encode the observations or produce the actions."""
     for path, leaf in space_leaves(observation):
         if not isinstance(leaf, SUPPORTED):
-            where = f' at "{dotted(path)}"' if path else ""
             raise BadInput(
-                f'envs: "{name}" has the observation space {leaf}{where}, which is not supported. '
-                "Use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
+                f'envs: "{name}" has the observation space {leaf}{located(path)}, which is not'
+                " supported. Use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
             )
     if not isinstance(action, SUPPORTED):
         raise BadInput(
@@ -49,11 +50,27 @@ def dotted(path: Path) -> str:
     return ".".join(str(key) for key in path)
 
 
+def located(path: Path) -> str:
+    """Return where a leaf is, for messages: ("a", 0) gives ' at "a.0"', and () nothing."""
+    return f' at "{dotted(path)}"' if path else ""
+
+
 def part_at(tree: Any, path: Path) -> Any:
     """Return the part of a nested observation (or space) at `path`."""
     for key in path:
         tree = tree[key]
     return tree
+
+
+def value_range(leaf: Space[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest value of a supported space, a number or [*shape]."""
+    if isinstance(leaf, spaces.Box):
+        return leaf.low, leaf.high
+    if isinstance(leaf, spaces.Discrete):
+        return leaf.start, leaf.start + leaf.n - 1
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return leaf.start, leaf.start + leaf.nvec - 1
+    return 0, 1
 
 
 def map_leaves(space: Space[Any], change: Callable[[Path, Any], Any], value: Any) -> Any:
@@ -73,19 +90,8 @@ def gymnasium_space(space: Any) -> Space[Any]:
     """Return a Gymnasium space; a space of old Gym is recognised by its class name."""
     if isinstance(space, Space):
         return space
-    kind = type(space).__name__
-    if kind == "Box":
-        return spaces.Box(
-            np.asarray(space.low), np.asarray(space.high), tuple(space.shape), space.dtype.type
-        )
-    if kind == "Discrete":
-        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.asarray(space.nvec))
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(space.n)
-    if kind == "Dict":
-        return spaces.Dict({key: gymnasium_space(part) for key, part in space.spaces.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([gymnasium_space(part) for part in space.spaces])
-    raise BadInput(f"envs: {space!r} is neither a space of Gymnasium nor of old Gym")
+    arrays: list[Array] = []
+    try:
+        return restore(describe(space, arrays), arrays, spaces)
+    except ValueError as error:
+        raise BadInput(f"envs: {space!r} is neither a space of Gymnasium nor of old Gym") from error

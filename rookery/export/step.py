@@ -22,9 +22,14 @@ from rookery.data.tree import Tree
 from rookery.envs.factory import learning_wrappers
 from rookery.envs.spaces import space_leaves
 from rookery.envs.wrappers.episodes import ClipReward
-from rookery.envs.wrappers.moments import RunningMoments
-from rookery.envs.wrappers.normalize import CLIP, EPSILON, NormalizeObservation, NormalizeReward
-from rookery.envs.wrappers.stacking import Axes, FrameStack, frame_axes
+from rookery.envs.wrappers.normalize import (
+    CLIP,
+    EPSILON,
+    NormalizeObservation,
+    NormalizeReward,
+    RunningMoments,
+)
+from rookery.envs.wrappers.observations import Axes, FrameStack, frame_axes
 from rookery.errors import BadInput
 from rookery.fields import to_dict
 

@@ -9,11 +9,10 @@ from typing import Any, Sequence
 
 from rookery_server import __version__
 from rookery_server.errors import Unusable
-from rookery_server.factory import EnvFactory
-from rookery_server.keys import describe_keys, make_keys
-from rookery_server.preprocessing import Preprocessing
+from rookery_server.factory import EnvFactory, SequentialVector
 from rookery_server.serving import LOOPBACK, Place, run
-from rookery_server.vector import SequentialVector
+from rookery_server.single import preprocess
+from rookery_server.sockets import describe_keys, make_keys
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parse = argparse.ArgumentParser(prog="python -m rookery_server", description=__doc__)
     add = parse.add_argument
     add("env", nargs="?", help="id of Gymnasium or Gym, module:id, or module:Class")
@@ -71,19 +69,17 @@ def parser() -> argparse.ArgumentParser:
 def serve(options: argparse.Namespace) -> None:
     """Serve copies of the environment that the options describe."""
     factory = EnvFactory(options.env, options.module, json_object(options.kwargs), options.actions)
-    preprocessing = Preprocessing(
-        options.frame_skip, options.grey, options.resize, options.frame_stack, options.time_limit
-    )
+    names = ("frame_skip", "grey", "resize", "frame_stack", "time_limit")
+    settings = {name: getattr(options, name) for name in names}
 
     def make(number: int, render: bool) -> Any:
-        return SequentialVector(lambda: preprocessing.wrap(factory.make(render)), number)
+        return SequentialVector(lambda: preprocess(factory.make(render), **settings), number)
 
     place = Place(options.port, options.bind, options.keys, options.envs, options.silence)
     run(make, factory.name, place, log)
 
 
 def log(line: str) -> None:
-    """Print a line on standard output at once."""
     print(f"rookery_server: {line}", flush=True)
 
 

@@ -118,26 +118,19 @@ class ConnectionLimits:
         """
         with self._lock:
             self._take_events()
-            connection = self.connections.get(descriptor)
-            if connection is not None:
-                connection.note_delivered()
+            if descriptor in self.connections:
+                self.connections[descriptor].note_delivered()
 
     def lost(self) -> list[int]:
         """Return the descriptors of connections that were lost since the last call."""
-        found = []
-        while self._lost:
-            found.append(self._lost.popleft())
-        return found
+        return [self._lost.popleft() for _ in range(len(self._lost))]
 
     def shut_down(self, descriptor: int) -> None:
-        """Cut a connection."""
         with self._lock:
-            connection = self.connections.get(descriptor)
-            if connection is not None:
-                connection.shut_down()
+            if descriptor in self.connections:
+                self.connections[descriptor].shut_down()
 
     def close(self) -> None:
-        """Stop watching."""
         self._ends.set()
         self._thread.join()
         self._socket.disable_monitor()

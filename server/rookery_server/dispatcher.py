@@ -10,48 +10,25 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from rookery_server.messages import MAX_HEADER_BYTES, Message, Refused, decode, encode
-from rookery_server.requests import Hello, read_hello, read_token
-from rookery_server.session import EnvironmentFailed, Session, environment_errors
+from rookery_server.errors import Refused
+from rookery_server.messages import MAX_HEADER_BYTES, Message, decode, encode
+from rookery_server.session import (
+    EnvironmentFailed,
+    Hello,
+    Peer,
+    Session,
+    environment_errors,
+    read_hello,
+    read_token,
+)
 from rookery_server.spaces import describe, leaves
 
 MAX_WAITING = 64
 MAX_ERROR_LENGTH = 500
 SILENCE_S = 3600.0
-RECONNECT_GRACE_S = 10.0
-"""How long a session outlives its connection, so that its client can reconnect."""
 
 Make = Callable[[int, bool], Any]
 """(number of environments, render) -> vector environment."""
-
-
-class Peer(NamedTuple):
-    """The sender of a message: frames that route the reply, connection, and name of its key."""
-
-    route: Any
-    connection: int = 0
-    user: str = ""
-
-
-class ActiveSession:
-    """A session, its connection, and the time of its last request."""
-
-    def __init__(self, session: Session, peer: Peer, now: float):
-        self.session = session
-        self.user = peer.user
-        self.note_request(peer, now)
-
-    def note_request(self, peer: Peer, now: float) -> None:
-        """Note that a request has come."""
-        self.connection = peer.connection
-        self.heard = now
-        self.gone: float | None = None
-
-    def is_overdue(self, now: float, silence: float) -> bool:
-        """True if its client has been silent or disconnected for too long."""
-        return now - self.heard > silence or (
-            self.gone is not None and now - self.gone > RECONNECT_GRACE_S
-        )
 
 
 class WaitingHello(NamedTuple):
@@ -78,7 +55,7 @@ class Dispatcher:
     ):
         self.make, self.name, self.max_envs, self.silence = make, name, max_envs, silence
         self.log = log
-        self.sessions: dict[bytes, ActiveSession] = {}
+        self.sessions: dict[bytes, Session] = {}
         self.waiting: deque[WaitingHello] = deque()
         first = make(1, False)
         try:
@@ -108,17 +85,17 @@ class Dispatcher:
         """Note that a connection was lost: its sessions may continue over another one, but a hello
         that waited is dropped."""
         self.waiting = deque(w for w in self.waiting if w.peer.connection != connection)
-        for active in self.sessions.values():
-            if active.connection == connection:
-                active.gone = now
+        for session in self.sessions.values():
+            if session.connection == connection:
+                session.gone = now
 
     def expire_and_admit(self, now: float) -> list[tuple[Peer, list[Any]]]:
         """End overdue sessions, then admit waiting clients in their order while there is room.
 
         Returns the replies to waiting clients.
         """
-        for token, active in list(self.sessions.items()):
-            if active.is_overdue(now, self.silence):
+        for token, session in list(self.sessions.items()):
+            if session.is_overdue(now, self.silence):
                 self._end(token, "its client has disconnected or is silent")
         replies = []
         for waiting in [w for w in self.waiting if w.until < now]:
@@ -126,45 +103,48 @@ class Dispatcher:
             replies.append((waiting.peer, error(waiting.hello.header, *self._no_room())))
         while self.waiting and self.waiting[0].hello.envs <= self.free_envs:
             waiting = self.waiting.popleft()
-            replies.append((waiting.peer, self._begin_or_fail(waiting, now)))
+            try:
+                reply = self._begin(waiting.peer, waiting.hello, now)
+            except EnvironmentFailed as failure:
+                reply = error(waiting.hello.header, "environment", str(failure))
+            replies.append((waiting.peer, reply))
         return replies
 
     @property
     def free_envs(self) -> int:
         """Number of environments that no session uses."""
-        return self.max_envs - sum(active.session.envs for active in self.sessions.values())
+        return self.max_envs - sum(session.envs for session in self.sessions.values())
 
     def close(self) -> None:
-        """End all sessions."""
         for token in list(self.sessions):
             self._end(token, "the server stops")
 
     def _carry_out(self, peer: Peer, message: Message, now: float) -> list[Any] | None:
         token = read_token(message.header, "session")
-        active = self.sessions.get(token)
+        session = self.sessions.get(token)
         if message.header.get("op") == "hello":
-            return self._hello(peer, message, active, now)
-        if active is None or active.user != peer.user:
+            return self._hello(peer, message, session, now)
+        if session is None or session.user != peer.user:
             raise Refused("session", "unknown session: it has ended, or never began; send hello")
-        active.note_request(peer, now)
+        session.note_request(peer, now)
         try:
-            reply = active.session.answer(message)
+            reply = session.answer(message)
         except EnvironmentFailed:
             self._end(token, "its environment failed")
             raise
-        if active.session.ended:
+        if session.ended:
             self._end(token, "closed by its client")
         return reply
 
     def _hello(
-        self, peer: Peer, message: Message, active: ActiveSession | None, now: float
+        self, peer: Peer, message: Message, session: Session | None, now: float
     ) -> list[Any] | None:
         hello = read_hello(message.header)
-        if active is not None:
-            if active.user != peer.user or active.session.seq > 0:
+        if session is not None:
+            if session.user != peer.user or session.seq > 0:
                 raise Refused("order", "this session has already begun")
-            active.note_request(peer, now)
-            return active.session.last
+            session.note_request(peer, now)
+            return session.last
         if hello.replaces is not None:
             old = self.sessions.get(hello.replaces)
             if old is not None and old.user == peer.user:
@@ -189,26 +169,18 @@ class Dispatcher:
         with environment_errors():
             env = self.make(hello.envs, hello.render)
             try:
-                session = Session(hello.token, env, hello.infos, hello.render)
+                session = Session(hello, env, peer, now)
             except BaseException:
                 env.close()
                 raise
-        self.sessions[hello.token] = ActiveSession(session, peer, now)
+        self.sessions[hello.token] = session
         self.log(f"a session with {hello.envs} environments began; {self._usage()}")
         return session.hello_reply(self.name, self.silence)
 
-    def _begin_or_fail(self, waiting: WaitingHello, now: float) -> list[Any]:
-        try:
-            return self._begin(waiting.peer, waiting.hello, now)
-        except EnvironmentFailed as failure:
-            return error(waiting.hello.header, "environment", str(failure))
-
     def _end(self, token: bytes, why: str) -> None:
-        active = self.sessions.pop(token)
-        active.session.close()
-        self.log(
-            f"a session with {active.session.envs} environments ended ({why}); {self._usage()}"
-        )
+        session = self.sessions.pop(token)
+        session.close()
+        self.log(f"a session with {session.envs} environments ended ({why}); {self._usage()}")
 
     def _usage(self) -> str:
         return f"{self.max_envs - self.free_envs} of {self.max_envs} environments are in use"

@@ -1,16 +1,20 @@
-"""Environments by name: of Gymnasium, of old Gym, or a class in a module."""
+"""Environments by name, of Gymnasium, of old Gym, or a class in a module, and vectors of them."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Iterator, List, Tuple
+
+import numpy as np
 
 from rookery_server.errors import Unusable
 from rookery_server.single import SingleEnv, TimeLimit
+from rookery_server.spaces import at, describe, leaves, nested
 
 LIBRARIES = ("gymnasium", "gym")
+Batch = Tuple[Any, np.ndarray, np.ndarray, np.ndarray, List[dict]]
 
 
 class EnvFactory:
@@ -43,24 +47,21 @@ class EnvFactory:
 
     def make(self, render: bool) -> Any:
         """Return a new environment as a `SingleEnv`."""
+        time_limit = None
         try:
-            env, time_limit = self._make(render)
+            if self.spec is None:
+                env = getattr(self.module, self.name)(**self.kwargs)
+            elif self.library == "gymnasium":
+                kwargs = {**({"render_mode": "rgb_array"} if render else {}), **self.kwargs}
+                gymnasium = importlib.import_module("gymnasium")
+                env = gymnasium.make(self.name, disable_env_checker=True, **kwargs)
+            else:
+                env = make_old_gym(self.spec, self.kwargs, render)
+                time_limit = self.spec.max_episode_steps
         except TypeError as error:
             raise Unusable(f'"{self.name}" cannot be made: {error}') from error
         env = SingleEnv(self._joypad(env) if self._joypad else env)
         return TimeLimit(env, time_limit) if time_limit else env
-
-    def _make(self, render: bool) -> tuple[Any, int | None]:
-        if self.spec is None:
-            return getattr(self.module, self.name)(**self.kwargs), None
-        if self.library == "gymnasium":
-            render_kwargs = {"render_mode": "rgb_array"} if render else {}
-            gymnasium = importlib.import_module("gymnasium")
-            made = gymnasium.make(
-                self.name, disable_env_checker=True, **render_kwargs, **self.kwargs
-            )
-            return made, None
-        return make_old_gym(self.spec, self.kwargs, render), self.spec.max_episode_steps
 
 
 def joypad_wrapper(actions: str) -> Callable[[Any], Any]:
@@ -121,3 +122,81 @@ def make_old_gym(spec: Any, kwargs: dict, render: bool) -> Any:
     if render and "rgb_array" in (getattr(entry, "metadata", None) or {}).get("render_modes", ()):
         kwargs["render_mode"] = "rgb_array"
     return entry(**kwargs)
+
+
+class SequentialVector:
+    """Copies of a `SingleEnv`, stepped one after the other, in NEXT_STEP autoreset mode.
+
+    The interface is that of Gymnasium's vector environments, except that infos are a list with the
+    info of each environment. Observations are overwritten by the next step.
+    """
+
+    def __init__(self, make: Callable[[], Any], count: int):
+        self.envs: list[Any] = []
+        try:
+            for _ in range(count):
+                self.envs.append(make())
+            self.single_observation_space = self.envs[0].observation_space
+            self.single_action_space = self.envs[0].action_space
+            seen = describe(self.single_observation_space, [])
+            self._leaves = leaves(seen)
+            self._action = describe(self.single_action_space, [])
+            self._action_leaves = leaves(self._action)
+        except BaseException:
+            self.close()
+            raise
+        self.num_envs = count
+        self._rows = [np.zeros((count, *leaf.shape), leaf.dtype) for leaf in self._leaves]
+        self._obs = nested(seen, iter(self._rows))
+        self._ended = [False] * count
+
+    def reset(self, seed: int | None = None) -> tuple[Any, list[dict]]:
+        """Reset all environments; number i is seeded with `seed + i`."""
+        infos = []
+        for i, env in enumerate(self.envs):
+            obs, info = env.reset(None if seed is None else seed + i)
+            self._write(i, obs)
+            infos.append(info)
+        self._ended = [False] * self.num_envs
+        return self._obs, infos
+
+    def step(self, actions: Any) -> Batch:
+        """Reset the environments whose episode has ended, and step the others."""
+        infos = []
+        rewards = np.zeros(self.num_envs)
+        terminations = np.zeros(self.num_envs, bool)
+        truncations = np.zeros(self.num_envs, bool)
+        for i, env in enumerate(self.envs):
+            if self._ended[i]:
+                obs, info = env.reset()
+                self._ended[i] = False
+            else:
+                parts = (at(actions, leaf.path)[i] for leaf in self._action_leaves)
+                action = nested(self._action, parts)
+                obs, rewards[i], terminations[i], truncations[i], info = env.step(action)
+                self._ended[i] = bool(terminations[i] or truncations[i])
+            self._write(i, obs)
+            infos.append(info)
+        return self._obs, rewards, terminations, truncations, infos
+
+    def render(self) -> Iterator[Any]:
+        """Yield an image of each environment, rendered on demand."""
+        return (env.render() for env in self.envs)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _write(self, i: int, obs: Any) -> None:
+        for leaf, rows in zip(self._leaves, self._rows):
+            value = np.asarray(at(obs, leaf.path))
+            same_kind = value.dtype == leaf.dtype or np.can_cast(
+                value.dtype, leaf.dtype, "same_kind"
+            )
+            if value.shape != leaf.shape or not same_kind:
+                where = f' at "{".".join(map(str, leaf.path))}"' if leaf.path else ""
+                raise ValueError(
+                    f"observation of dtype {value.dtype} and shape {value.shape}{where}, but its "
+                    f"space has {leaf.dtype} and {leaf.shape}"
+                )
+            rows[i] = value

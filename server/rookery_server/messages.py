@@ -5,31 +5,23 @@ docs/protocol.md of the repository is the specification.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Dict, NamedTuple, Sequence
 
 import msgpack
 import numpy as np
+
+from rookery_server.errors import Refused
+from rookery_server.spaces import DTYPE_NAMES, DTYPES, dtype_name
 
 PROTOCOL = 1
 """Version of the protocol."""
 MAX_HEADER_BYTES = 65_536
 MAX_ARRAYS = 128
 MAX_DIMENSIONS = 8
-DTYPE_NAMES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
-DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
 MIN_VIEW_BYTES = 65_536
 """Arrays of at least this size are sent as views; for smaller ones a copy is faster."""
 
 Header = Dict[str, Any]
-
-
-class Refused(Exception):
-    """A message that is not carried out; `kind` is the kind of error in the protocol."""
-
-    def __init__(self, kind: str, text: str):
-        super().__init__(text)
-        self.kind = kind
 
 
 class Message(NamedTuple):
@@ -37,15 +29,6 @@ class Message(NamedTuple):
 
     header: Header
     arrays: list[np.ndarray]
-
-
-@functools.lru_cache(maxsize=64)
-def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype in headers: NumPy's, little-endian."""
-    word = np.dtype(dtype).newbyteorder("<").str
-    if word not in DTYPES:
-        raise ValueError(f"arrays of {np.dtype(dtype)} cannot be sent")
-    return word
 
 
 def encode(header: Header, arrays: Sequence[np.ndarray] = ()) -> list[Any]:
@@ -75,7 +58,14 @@ def decode(frames: Sequence[Any]) -> Message:
         raise Refused("malformed", "a message has at least one frame")
     if len(frames) > 1 + MAX_ARRAYS:
         raise Refused("size", f"a message has at most {MAX_ARRAYS} arrays")
-    header = read_header(frames[0])
+    if len(frames[0]) > MAX_HEADER_BYTES:
+        raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
+    try:
+        header = msgpack.unpackb(frames[0], raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises ValueErrors and others
+        raise Refused("malformed", f"the header is not msgpack: {type(error).__name__}") from None
+    if not isinstance(header, dict):
+        raise Refused("malformed", "the header must be a map")
     described = header.get("arrays", [])
     if not isinstance(described, list) or len(described) != len(frames) - 1:
         raise Refused("malformed", f'"arrays" must describe the {len(frames) - 1} frames after it')
@@ -83,36 +73,8 @@ def decode(frames: Sequence[Any]) -> Message:
     return Message(header, [read_array(layout, frame) for layout, frame in pairs])
 
 
-def read_header(frame: Any) -> Header:
-    """Return the header in the first frame."""
-    if len(frame) > MAX_HEADER_BYTES:
-        raise Refused("size", f"a header has at most {MAX_HEADER_BYTES} bytes")
-    try:
-        header = msgpack.unpackb(frame, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack raises ValueErrors and others
-        raise Refused("malformed", f"the header is not msgpack: {type(error).__name__}") from None
-    if not isinstance(header, dict):
-        raise Refused("malformed", "the header must be a map")
-    return header
-
-
 def read_array(layout: Any, frame: Any) -> np.ndarray:
     """Return the array that `layout` = [dtype, shape] describes."""
-    dtype, shape = read_layout(layout)
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    if size != len(frame):
-        raise Refused(
-            "malformed",
-            f"an array {list(shape)} of {dtype.str} has {size} bytes, its frame {len(frame)}",
-        )
-    array = np.frombuffer(frame, dtype).reshape(shape)
-    return array if array.flags.aligned else array.copy()
-
-
-def read_layout(layout: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return dtype and shape of a header's [dtype, shape]."""
     if not (isinstance(layout, list) and len(layout) == 2 and isinstance(layout[1], list)):
         raise Refused("malformed", "an array is described as [dtype, shape]")
     name, shape = layout
@@ -120,4 +82,11 @@ def read_layout(layout: Any) -> tuple[np.dtype, tuple[int, ...]]:
         raise Refused("malformed", f"arrays are of the dtypes {' '.join(DTYPE_NAMES)}")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise Refused("malformed", f"a shape is at most {MAX_DIMENSIONS} whole numbers >= 0")
-    return DTYPES[name], tuple(shape)
+    size = DTYPES[name].itemsize
+    for length in shape:
+        size *= length
+    if size != len(frame):
+        text = f"an array {shape} of {name} has {size} bytes, its frame {len(frame)}"
+        raise Refused("malformed", text)
+    array = np.frombuffer(frame, DTYPES[name]).reshape(shape)
+    return array if array.flags.aligned else array.copy()

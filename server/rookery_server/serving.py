@@ -12,10 +12,16 @@ from typing import Any, Callable, Iterator, NamedTuple
 import zmq
 
 from rookery_server.connections import MAX_CONNECTIONS, ConnectionLimits, raise_descriptor_limit
-from rookery_server.dispatcher import Dispatcher, Make, Peer
+from rookery_server.dispatcher import Dispatcher, Make
 from rookery_server.errors import Unusable
-from rookery_server.keys import require_client_keys
-from rookery_server.sockets import NOBLOCK, configure, receive_frames, send_frames
+from rookery_server.session import Peer
+from rookery_server.sockets import (
+    NOBLOCK,
+    configure,
+    receive_frames,
+    require_client_keys,
+    send_frames,
+)
 
 LOOPBACK = "127.0.0.1"
 HARD_LIMIT = 4
@@ -41,18 +47,17 @@ class Place(NamedTuple):
 
     def checked(self) -> Place:
         """Return this, or raise an error that names the wrong option."""
-        for fine, text in (
-            (0 <= self.port < 65536, f"--port must be from 0 to 65535, got {self.port}"),
-            (self.envs >= 1, f"--envs must be 1 or more, got {self.envs}"),
-            (self.silence > 0, f"--silence must be above 0, got {self.silence}"),
-            (
-                self.keys or is_loopback(self.bind),
+        if not 0 <= self.port < 65536:
+            raise Unusable(f"--port must be from 0 to 65535, got {self.port}")
+        if self.envs < 1:
+            raise Unusable(f"--envs must be 1 or more, got {self.envs}")
+        if self.silence <= 0:
+            raise Unusable(f"--silence must be above 0, got {self.silence}")
+        if not (self.keys or is_loopback(self.bind)):
+            raise Unusable(
                 f"--bind {self.bind} opens the server to other machines: it needs "
-                "--keys DIR/server (--make-keys DIR makes keys)",
-            ),
-        ):
-            if not fine:
-                raise Unusable(text)
+                "--keys DIR/server (--make-keys DIR makes keys)"
+            )
         return self
 
 
@@ -68,7 +73,8 @@ def run(make: Make, name: str, place: Place, log: Callable[[str], None]) -> None
     """Serve until interrupted or terminated."""
     dispatcher = Dispatcher(make, name, place.checked().envs, place.silence, log)
     raise_descriptor_limit()
-    with listening(place, dispatcher.max_request_bytes) as (socket, limits), terminable():
+    with listening(place, dispatcher.max_request_bytes) as (socket, limits):
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
         address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         log(f"serving {name} at {address}, at most {place.envs} environments")
         try:
@@ -77,6 +83,7 @@ def run(make: Make, name: str, place: Place, log: Callable[[str], None]) -> None
             log("stopped")
         finally:
             dispatcher.close()
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -100,7 +107,11 @@ def listening(
         if place.keys:
             authenticator = require_client_keys(socket, context, place.keys)
         limits = ConnectionLimits(socket, max_bytes)
-        bind(socket, place)
+        name = f"[{place.bind.strip('[]')}]" if ":" in place.bind else place.bind
+        try:
+            socket.bind(f"tcp://{name}:{place.port or '*'}")
+        except zmq.ZMQError as error:
+            raise Unusable(f"cannot listen on {name}:{place.port}: {error}") from error
         yield socket, limits
     finally:
         if limits is not None:
@@ -109,15 +120,6 @@ def listening(
         if authenticator is not None:
             authenticator.stop()
         context.term()
-
-
-def bind(socket: zmq.Socket, place: Place) -> None:
-    """Bind to the address and port, to any free port for 0."""
-    name = f"[{place.bind.strip('[]')}]" if ":" in place.bind else place.bind
-    try:
-        socket.bind(f"tcp://{name}:{place.port or '*'}")
-    except zmq.ZMQError as error:
-        raise Unusable(f"cannot listen on {name}:{place.port}: {error}") from error
 
 
 def serve(
@@ -168,37 +170,16 @@ def answer_one(
         send(socket, peer, reply)
 
 
-def send(socket: zmq.Socket, peer: Peer, frames: list[Any]) -> None:
+def send(socket: zmq.Socket, peer: Peer, frames: list[Any], retries: int = 1) -> None:
     """Send a reply, but none to a client that is gone or has not read the replies before."""
-    message = [*peer.route, *frames]
-    if not try_to_send(socket, message):
+    try:
+        send_frames(socket, [*peer.route, *frames], NOBLOCK)
+    except zmq.Again:
         # libzmq counts what a client was sent when it handles events, which it may not have done
         # for a millisecond; asked for events it does so at once.
         socket.getsockopt(zmq.EVENTS)
-        try_to_send(socket, message)
-
-
-def try_to_send(socket: zmq.Socket, message: list[Any]) -> bool:
-    """Send a message without waiting; return False if too many to its client are queued."""
-    try:
-        send_frames(socket, message, NOBLOCK)
-    except zmq.Again:
-        return False
+        if retries:
+            send(socket, peer, frames, retries - 1)
     except zmq.ZMQError as error:
         if error.errno != zmq.EHOSTUNREACH:
             raise
-    return True
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

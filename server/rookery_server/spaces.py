@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from rookery_server.messages import Refused, dtype_name
+from rookery_server.errors import Refused
 
 Description = Dict[str, Any]
 Path = Tuple[Any, ...]
 LEAVES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 MAX_LEAVES = 64
 MAX_DEPTH = 8
+DTYPE_NAMES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+DTYPES = {name: np.dtype(name) for name in DTYPE_NAMES}
 
 
 class Leaf(NamedTuple):
@@ -22,6 +25,15 @@ class Leaf(NamedTuple):
     plain: Description
     dtype: np.dtype
     shape: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=64)
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype in headers: NumPy's, little-endian."""
+    word = np.dtype(dtype).newbyteorder("<").str
+    if word not in DTYPES:
+        raise ValueError(f"arrays of {np.dtype(dtype)} cannot be sent")
+    return word
 
 
 def describe(space: Any, arrays: list[np.ndarray]) -> Description:
@@ -77,14 +89,9 @@ def number_or_array(values: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def restore(plain: Description, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
-    """Return the described space, made of the classes in the module `spaces`."""
-    leaves(plain)
-    return _restored(plain, arrays, spaces)
-
-
-def _restored(plain: Description, arrays: Sequence[np.ndarray], spaces: Any) -> Any:
+    """Return a space whose description `leaves` has checked, of the classes in `spaces`."""
     kind = plain["type"]
-    parts = [_restored(part, arrays, spaces) for part in plain.get("parts", ())]
+    parts = [restore(part, arrays, spaces) for part in plain.get("parts", ())]
     if kind == "Dict":
         return spaces.Dict(dict(zip(plain["keys"], parts)))
     if kind == "Tuple":

@@ -21,7 +21,7 @@ from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, register_env
-from rookery.envs.remote.serving import maker
+from rookery.envs.factory import server_factory
 from rookery.errors import BadInput
 from rookery.networks.action_masks import legal_actions_of, without_action_mask
 from rookery.networks.build import NetConfig
@@ -378,7 +378,7 @@ def test_a_lane_that_tells_no_mask_is_named():
 
 def test_served_environments_observe_their_masks():
     register_env("moves-beside", lambda: Moves(beside=True), replace=True)
-    env = maker("moves-beside", EnvOptions(action_mask=True), threads=1)(2, False)
+    env = server_factory("moves-beside", EnvOptions(action_mask=True), threads=1)(2, False)
     assert env.single_observation_space["action_mask"] == MASK
     assert env.reset(seed=0)[0]["action_mask"].sum(-1).tolist() == [2, 2]
 

@@ -13,7 +13,7 @@ from rookery.algorithms.r2d2 import R2D2
 from rookery.backends.factory import spaces_of
 from rookery.data.tree import tree_map
 from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
-from rookery.envs.wrappers.stacking import FrameStack
+from rookery.envs.wrappers.observations import FrameStack
 from rookery.networks.build import NetConfig
 
 KINDS = [DQN, ApeX, R2D2]

@@ -83,7 +83,7 @@ class OldStyle:
 
     class Discrete:
         def __init__(self, n):
-            self.n = n
+            self.n, self.shape, self.dtype = n, (), np.dtype(np.int64)
 
     class Box:
         def __init__(self, low, high):

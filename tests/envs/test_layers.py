@@ -5,9 +5,9 @@ import pytest
 from gymnasium import spaces
 from scripted_envs import Scripted
 
-from rookery.envs import RunningMoments, statistics
+from rookery.envs import statistics
 from rookery.envs.wrappers.episodes import ClipReward, EpisodeStatistics, OneLife
-from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward
+from rookery.envs.wrappers.normalize import NormalizeObservation, NormalizeReward, RunningMoments
 from rookery.errors import BadInput
 
 

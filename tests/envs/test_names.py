@@ -9,13 +9,14 @@ from scripted_envs import Counter, OldStyle, OldWrapper, called
 
 from rookery.envs import (
     EnvOptions,
-    env_info,
     make_env,
     register_env,
     registered_envs,
     statistics,
 )
+from rookery.envs.engines.envpool import config_of
 from rookery.envs.engines.single import GymnasiumAdapter
+from rookery.envs.factory import resolve_options
 from rookery.errors import BadInput
 
 
@@ -217,6 +218,7 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
     monkeypatch.setattr(gymnasium, "make", absent)
     assert "pip install 'rookery[box2d]'" in message(make_env, "LunarLander-v3")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config_of.cache_clear()
     assert message(make_env, "envpool:CartPole-v1") == (
         "envpool:CartPole-v1 needs an extra that is not installed: pip install 'rookery[envpool]'"
     )
@@ -234,8 +236,8 @@ def test_envpool_names_and_settings_that_do_not_exist_are_errors():
         assert message(make_env, "envpool:Pong-v5", EnvOptions(kwargs={key: 2})) == (
             f"env.kwargs may not set {key!r}: set env.frame_stack"
         )
-    assert env_info("envpool:Pong-v5")["options"]["frame_stack"] == 4
-    assert env_info("envpool:CartPole-v1")["options"]["frame_stack"] == 1
+    assert resolve_options("envpool:Pong-v5", EnvOptions()).frame_stack == 4
+    assert resolve_options("envpool:CartPole-v1", EnvOptions()).frame_stack == 1
 
 
 def test_time_limits_apply_to_the_native_engine():
@@ -283,7 +285,7 @@ def test_one_life_is_the_only_wrapper_that_evaluation_lacks():
     assert layers(make_env("Pendulum-v1", options, training=False)) == [*seen, *inner]
 
 
-def test_registered_envs_and_env_info_name_engines_and_options():
+def test_registered_envs_name_engines_and_games_get_ataris_options():
     register_env("mine", Counter, replace=True)
     listed = dict(registered_envs())
     assert listed["CartPole-v1"] == "gymnasium-native"
@@ -292,7 +294,7 @@ def test_registered_envs_and_env_info_name_engines_and_options():
     assert listed["mine"] == "registered"
     assert "Ant-v5" in listed
     assert "Ant-v4" not in listed
-    info = env_info("Pong")
-    assert info["engine"] == "ale"
-    assert info["options"]["frame_skip"] == 4
-    assert info["observation_space"].shape == (4, 84, 84)
+    assert resolve_options("Pong", EnvOptions()).frame_skip == 4
+    env = make_env("Pong")
+    assert env.engine == "ale"
+    assert env.single_observation_space.shape == (4, 84, 84)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rookery.envs import EnvOptions, make_env
-from rookery.envs.builtin.recall import Recall, RecallVector
+from rookery.envs.builtin.memory_tasks import Recall, RecallVector
 from rookery.errors import BadInput
 
 NAME = "rookery/Recall-v1"

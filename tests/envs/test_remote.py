@@ -16,10 +16,10 @@ from rookery.algorithms import algorithm_class
 from rookery.backends.factory import spaces_of
 from rookery.config import default_config
 from rookery.data.tree import tree_leaves
-from rookery.envs import EnvOptions, env_info, make_env, register_env, statistics
+from rookery.envs import EnvOptions, make_env, register_env, statistics
 from rookery.envs.engines.single import GymnasiumAdapter
 from rookery.envs.options import RemoteOptions
-from rookery.envs.remote.naming import even_shares
+from rookery.envs.remote.vector import even_shares
 from rookery.envs.wrappers.episodes import EpisodeStatistics
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.actor import Actor
@@ -131,10 +131,11 @@ def test_environments_are_distributed_evenly_over_servers():
     assert even_shares(1, 2) == [1, 0]
 
 
-def test_env_info_of_a_served_environment(cartpole):
-    info = env_info(cartpole.address)
-    assert info["engine"] == "served"
-    assert info["action_space"] == gymnasium.spaces.Discrete(2)
+def test_a_served_environment_has_the_engine_served_and_the_servers_spaces(cartpole):
+    env = make_env(cartpole.address)
+    assert env.engine == "served"
+    assert env.single_action_space == gymnasium.spaces.Discrete(2)
+    env.close()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rookery.envs import turned
-from rookery.envs.remote.naming import even_shares
+from rookery.envs.remote.vector import even_shares
 
 SERVERS = ["tcp://a:1", "tcp://b:2", "tcp://c:3"]
 NAME = ",".join(SERVERS)

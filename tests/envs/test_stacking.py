@@ -12,7 +12,7 @@ from scripted_envs import Counter, Scripted
 
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env, statistics
 from rookery.envs.wrappers.episodes import ClipReward, EpisodeStatistics, OneLife
-from rookery.envs.wrappers.stacking import FrameStack
+from rookery.envs.wrappers.observations import FrameStack
 from rookery.errors import BadInput
 
 

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted_envs import Counter
 
 from rookery.envs import EnvOptions, make_env, register_env
-from rookery.envs.engines.for_loop import ForLoop
+from rookery.envs.engines.single import ForLoop
 
 
 def assert_same(a, b):

@@ -335,7 +335,7 @@ def test_the_code_stands_at_any_entity_and_nothing_else_predicts_it():
 )
 def test_the_code_is_in_the_preferred_part_of_the_observation(obs, path, count, read):
     env = SyntheticVector(300, obs=obs, act="discrete(8)", task=True)
-    match = env.world.match
+    match = env.match
     assert (match.path, match.count) == (path, count)
     shown, _ = env.reset(seed=0)
     for _ in range(3):

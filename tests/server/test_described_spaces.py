@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rookery_server.messages import Refused, decode, encode
+from rookery_server.errors import Refused
+from rookery_server.messages import decode, encode
 from rookery_server.spaces import describe, leaves, nested, restore
 from worlds import Mixed
 

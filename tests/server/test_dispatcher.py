@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rookery_server.dispatcher import MAX_WAITING, RECONNECT_GRACE_S, Dispatcher, Peer
-from rookery_server.factory import EnvFactory
+from rookery_server.dispatcher import MAX_WAITING, Dispatcher
+from rookery_server.factory import EnvFactory, SequentialVector
 from rookery_server.messages import MAX_HEADER_BYTES, decode, encode
-from rookery_server.vector import SequentialVector
+from rookery_server.session import RECONNECT_GRACE_S, Peer
 
 
 class Player:

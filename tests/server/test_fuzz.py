@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import zmq
 from attacker import resident_bytes
-from rookery_server.dispatcher import Dispatcher, Peer
-from rookery_server.factory import EnvFactory
+from rookery_server.dispatcher import Dispatcher
+from rookery_server.factory import EnvFactory, SequentialVector
 from rookery_server.messages import decode
-from rookery_server.vector import SequentialVector
+from rookery_server.session import Peer
 from served import serving
 
 from rookery.envs import EnvOptions, make_env

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 import pytest
-from rookery_server.messages import MAX_ARRAYS, MAX_HEADER_BYTES, Refused, decode, encode
+from rookery_server.errors import Refused
+from rookery_server.messages import MAX_ARRAYS, MAX_HEADER_BYTES, decode, encode
 
 ARRAYS = [
     np.arange(24, dtype=np.uint8).reshape(2, 3, 4),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rookery_server.dispatcher import Dispatcher, Peer
-from rookery_server.factory import EnvFactory
-from rookery_server.vector import SequentialVector
+from rookery_server.dispatcher import Dispatcher
+from rookery_server.factory import EnvFactory, SequentialVector
+from rookery_server.session import Peer
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rookery_server.errors import Unusable
-from rookery_server.factory import EnvFactory, find_spec
-from rookery_server.preprocessing import Preprocessing, area_resizer, luminance
-from rookery_server.vector import SequentialVector
+from rookery_server.factory import EnvFactory, SequentialVector, find_spec
+from rookery_server.single import area_resizer, luminance, preprocess
 
 
 def episodes(env, steps, action=0):
@@ -56,7 +55,7 @@ def test_resizing_takes_means_over_areas():
 
 
 def test_skipped_frames_add_their_rewards_and_show_the_brighter_of_the_last_two():
-    env = Preprocessing(frame_skip=4).wrap(EnvFactory("worlds:Film").make(False))
+    env = preprocess(EnvFactory("worlds:Film").make(False), frame_skip=4)
     env.reset(0)
     obs, reward, terminated, _, _ = env.step(0)
     assert (int(obs[0, 0, 0]), reward, terminated) == (40, 4.0, False)
@@ -76,12 +75,12 @@ def test_skipped_frames_add_their_rewards_and_show_the_brighter_of_the_last_two(
             self.frame += 1
             return np.full((4, 6, 3), 9 * (self.frame % 2), np.uint8), 0.0, False, False, {}
 
-    assert (Preprocessing(frame_skip=4).wrap(Flicker()).step(0)[0] == 9).all()
+    assert (preprocess(Flicker(), frame_skip=4).step(0)[0] == 9).all()
 
 
 def test_frame_stacks_begin_with_zeros_in_every_episode():
-    everything = Preprocessing(frame_skip=2, grey=True, resize=(2, 3), frame_stack=3, time_limit=9)
-    env = everything.wrap(EnvFactory("worlds:Film").make(False))
+    everything = {"grey": True, "resize": (2, 3), "frame_stack": 3, "time_limit": 9}
+    env = preprocess(EnvFactory("worlds:Film").make(False), frame_skip=2, **everything)
     assert env.observation_space.shape == (3, 2, 3)
     obs, _ = env.reset(0)
     assert not obs.any()  # frame 0 is black, and so is what was before it
@@ -93,7 +92,7 @@ def test_frame_stacks_begin_with_zeros_in_every_episode():
 
 
 def test_a_time_limit_truncates():
-    env = Preprocessing(time_limit=3).wrap(EnvFactory("worlds:Film").make(False))
+    env = preprocess(EnvFactory("worlds:Film").make(False), time_limit=3)
     env.reset(0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
@@ -119,7 +118,7 @@ def test_an_observation_of_the_wrong_shape_raises():
         (lambda: EnvFactory("worlds:Old", kwargs={"wheels": 3}).make(False), "cannot be made"),
         (lambda: EnvFactory("worlds:Old", actions="worlds:NONE"), 'defines no "NONE"'),
         (
-            lambda: Preprocessing(grey=True).wrap(EnvFactory("worlds:Old").make(False)),
+            lambda: preprocess(EnvFactory("worlds:Old").make(False), grey=True),
             "--grey needs",
         ),
     ],

@@ -15,9 +15,9 @@ import pytest
 import zmq
 from rookery_server.__main__ import main
 from rookery_server.errors import Unusable
-from rookery_server.keys import load_secret, make_keys, use_client_keys
 from rookery_server.messages import MAX_HEADER_BYTES, decode, encode
 from rookery_server.serving import HARD_LIMIT, Place, is_loopback
+from rookery_server.sockets import load_secret, make_keys, use_client_keys
 from served import ROOT, serving
 
 from rookery.envs import EnvOptions, make_env

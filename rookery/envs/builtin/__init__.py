@@ -1,34 +1,30 @@
-"""Environments of this library's own, and their registration with Gymnasium."""
+"""Environments of this library's own; they are registered with Gymnasium on import, and their
+modules are imported when one is made."""
 
 import gymnasium
 
 BUILTIN = "rookery.envs.builtin"
 
-
-def register_builtin() -> None:
-    """Register the environments with Gymnasium; their modules are imported when one is made."""
-    if "rookery/Recall-v1" in gymnasium.registry:
-        return
-    gymnasium.register(
-        "rookery/GroupedTetris-v0",
-        entry_point=f"{BUILTIN}.grouped_tetris:GroupedTetris",
-        max_episode_steps=500,
-    )
-    gymnasium.register(
-        "rookery/MaskedCartPole-v1",
-        entry_point=f"{BUILTIN}.masked_cartpole:MaskedCartPole",
-        vector_entry_point=f"{BUILTIN}.masked_cartpole:MaskedCartPoleVector",
-        max_episode_steps=500,
-        reward_threshold=475.0,
-    )
-    gymnasium.register(
-        "rookery/Recall-v1",
-        entry_point=f"{BUILTIN}.recall:Recall",
-        vector_entry_point=f"{BUILTIN}.recall:RecallVector",
-        reward_threshold=0.95,
-    )
-    gymnasium.register(
-        "rookery/Synthetic-v1",
-        entry_point=f"{BUILTIN}.synthetic:Synthetic",
-        vector_entry_point=f"{BUILTIN}.synthetic:SyntheticVector",
-    )
+gymnasium.register(
+    "rookery/GroupedTetris-v0",
+    entry_point=f"{BUILTIN}.grouped_tetris:GroupedTetris",
+    max_episode_steps=500,
+)
+gymnasium.register(
+    "rookery/MaskedCartPole-v1",
+    entry_point=f"{BUILTIN}.memory_tasks:MaskedCartPole",
+    vector_entry_point=f"{BUILTIN}.memory_tasks:MaskedCartPoleVector",
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
+gymnasium.register(
+    "rookery/Recall-v1",
+    entry_point=f"{BUILTIN}.memory_tasks:Recall",
+    vector_entry_point=f"{BUILTIN}.memory_tasks:RecallVector",
+    reward_threshold=0.95,
+)
+gymnasium.register(
+    "rookery/Synthetic-v1",
+    entry_point=f"{BUILTIN}.synthetic:Synthetic",
+    vector_entry_point=f"{BUILTIN}.synthetic:SyntheticVector",
+)

@@ -122,13 +122,16 @@ class Placements:
 
 
 def features(boards: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    """Return `FEATURES` [A, 6] of boards [A, H, W] whose full lines are not cleared yet.
+    """Return `FEATURES` [A, 6] of boards [A, H, W], whose full lines are cleared in place.
 
     Lines are divided by 4, holes and bumpiness by the width, heights by the board's height.
     """
     _, height, width = boards.shape
     full = np.all(boards, -1)
-    clear_lines(boards, full)
+    for at in np.flatnonzero(full.any(-1)):
+        kept = boards[at, ~full[at]]
+        boards[at] = False
+        boards[at, -len(kept) :] = kept
     heights = np.where(boards.any(-2), height - boards.argmax(-2), 0)
     total = heights.sum(-1)
     columns = (
@@ -140,11 +143,3 @@ def features(boards: np.ndarray, lost: np.ndarray) -> np.ndarray:
         lost,
     )
     return np.stack(columns, -1).astype(np.float32)
-
-
-def clear_lines(boards: np.ndarray, full: np.ndarray) -> None:
-    """Remove full lines [A, H] from boards [A, H, W] in place; the rows above move down."""
-    for at in np.flatnonzero(full.any(-1)):
-        kept = boards[at, ~full[at]]
-        boards[at] = False
-        boards[at, -len(kept) :] = kept

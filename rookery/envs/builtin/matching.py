@@ -1,4 +1,4 @@
-"""A task for any spaces: the observation contains a code for the action that is rewarded."""
+"""Random observations of any space, and a task: they contain a code for the rewarded action."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rookery.envs.builtin.draws import cardinality, common_bounds
-from rookery.envs.builtin.draws import codes as draw_codes
-from rookery.envs.spaces import Path, part_at, space_leaves
-from rookery.envs.wrappers.moments import Array
+from rookery.envs.spaces import Array, Path, part_at, space_leaves
 from rookery.errors import require
 
+ValueDraw = Callable[[np.random.Generator, int], Any]
+"""Function from a generator and a count n to a tree of new arrays [n, ...]."""
 Hide = Callable[[Array, Array, np.random.Generator], None]
 """Function that writes codes [n] into a part [n, ...] of observations."""
 
@@ -31,18 +30,9 @@ RANGE = (-2.0, 2.0)
 class Match:
     """Draws one of `count` codes per observation; the right action is `table[code]`.
 
-    `path` leads to the part of the observation that contains the code:
-
-    - A set of codes (a MultiDiscrete with the same range for all entries): one entry, at a random
-      position, holds the code. The others hold values >= count.
-    - A Discrete, or a MultiDiscrete of differing ranges: it, or its entry of widest range, holds
-      the code.
-    - With none of these, a float Box, else an integer Box, else a MultiBinary: index 0 of its last
-      axis holds everywhere the code as one of `count` even steps from the lower to the upper bound
-      (-2 to 2 without bounds).
-
-    Of several such parts the first that can represent all codes is used, else the first that can
-    represent most: then `count` is smaller, and some actions are never right.
+    `path` leads to the part of the observation that contains the code; docs/synthetic.md says which
+    part that is, and how the code is written. If no part can represent all codes, `count` is
+    smaller, and some actions are never right.
     """
 
     def __init__(self, obs: Space[Any], act: Space[Any]):
@@ -95,9 +85,8 @@ def capacity(leaf: Space[Any]) -> int:
     if isinstance(leaf, spaces.Discrete):
         return int(leaf.n)
     if isinstance(leaf, spaces.MultiDiscrete):
-        alone = leaf.nvec.size == 1 or cardinality(leaf) is None
         # In a set at least one value is left for the entries without the code.
-        return int(leaf.nvec.max()) - (0 if alone else 1)
+        return int(leaf.nvec.max()) - (0 if cardinality(leaf) is None else 1)
     if isinstance(leaf, spaces.Box):
         low, high = common_bounds(leaf)
         real = np.issubdtype(leaf.dtype, np.floating)
@@ -107,42 +96,29 @@ def capacity(leaf: Space[Any]) -> int:
 
 def hider(leaf: Space[Any], count: int) -> Hide:
     """Return the function that writes codes below `count` into a part of the observation."""
-    if isinstance(leaf, spaces.Discrete):
-        return hide_in_entry(0)
-    if isinstance(leaf, spaces.MultiDiscrete):
-        same = cardinality(leaf)
-        if same is None or leaf.nvec.size == 1:
-            return hide_in_entry(int(leaf.nvec.argmax()))
-        return hide_in_set(count, same)
+    if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
+        values = cardinality(leaf) if isinstance(leaf, spaces.MultiDiscrete) else None
+        entry = int(np.argmax(getattr(leaf, "nvec", 0)))
+
+        def hide(part: Array, codes: Array, random: np.random.Generator) -> None:
+            flat = part.reshape(len(part), -1)
+            if values is None:
+                flat[:, entry] = codes
+                return
+            flat[:] = count + draw_codes(random, values - count, flat.shape)
+            place = draw_codes(random, flat.shape[1], (len(flat),))
+            flat[np.arange(len(flat)), place] = codes
+
+        return hide
     low, high = common_bounds(leaf) if isinstance(leaf, spaces.Box) else (0, 1)
     if not math.isfinite(low):
         low, high = RANGE
-    steps = [even_step(low, high, code, count - 1) for code in range(count)]
-    return hide_in_column(np.array(steps, leaf.dtype))
+    steps = np.array([even_step(low, high, code, count - 1) for code in range(count)], leaf.dtype)
 
-
-def hide_in_entry(entry: int) -> Hide:
-    def hide(part: Array, codes: Array, random: np.random.Generator) -> None:
-        part.reshape(len(part), -1)[:, entry] = codes
-
-    return hide
-
-
-def hide_in_set(count: int, values: int) -> Hide:
-    def hide(part: Array, codes: Array, random: np.random.Generator) -> None:
-        flat = part.reshape(len(part), -1)
-        flat[:] = count + draw_codes(random, values - count, flat.shape)
-        place = draw_codes(random, flat.shape[1], (len(flat),))
-        flat[np.arange(len(flat)), place] = codes
-
-    return hide
-
-
-def hide_in_column(steps: Array) -> Hide:
-    def hide(part: Array, codes: Array, random: np.random.Generator) -> None:
+    def hide_step(part: Array, codes: Array, random: np.random.Generator) -> None:
         part[..., 0] = steps[codes].reshape(-1, *[1] * (part.ndim - 2))
 
-    return hide
+    return hide_step
 
 
 def even_step(low: Any, high: Any, step: int, steps: int) -> Any:
@@ -193,3 +169,71 @@ def action_bounds(act: spaces.Box) -> Sequence[Array]:
     """Return the bounds of actions in float64, -1 and 1 where there are none."""
     low, high = act.low.astype(np.float64), act.high.astype(np.float64)
     return np.where(np.isfinite(low), low, -1), np.where(np.isfinite(high), high, 1)
+
+
+def drawer(space: Space[Any]) -> ValueDraw:
+    """Return the function that draws observations of a space.
+
+    Floats without bounds are standard normal; everything else is uniform over the space.
+    """
+    if isinstance(space, spaces.Dict):
+        named = {key: drawer(part) for key, part in space.spaces.items()}
+        return lambda random, n: {key: draw(random, n) for key, draw in named.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [drawer(part) for part in space.spaces]
+        return lambda random, n: tuple([draw(random, n) for draw in parts])
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return floats(space)
+    if isinstance(space, spaces.Discrete):
+        return lambda random, n: draw_codes(random, space.n, (n,))
+    if isinstance(space, spaces.MultiDiscrete):
+        count = cardinality(space) or space.nvec
+        return lambda random, n: draw_codes(random, count, (n, *space.nvec.shape))
+    low, high = common_bounds(space) if isinstance(space, spaces.Box) else (0, 1)
+    shape, dtype = space.shape or (), space.dtype
+    return lambda random, n: random.integers(low, high, (n, *shape), dtype, endpoint=True)
+
+
+def floats(space: spaces.Box) -> ValueDraw:
+    """Return the draw for floats: normal without bounds, else uniform between them."""
+    # NumPy draws float32 or float64; float16 is rounded from float32.
+    kind: Any = np.float64 if space.dtype == np.float64 else np.float32
+    low, high = kind(space.low.flat[0]), kind(space.high.flat[0])
+
+    def normal(random: np.random.Generator, n: int) -> Array:
+        drawn = random.standard_normal((n, *space.shape), kind)
+        return drawn.astype(space.dtype, copy=False)
+
+    def uniform(random: np.random.Generator, n: int) -> Array:
+        share = random.random((n, *space.shape), kind)
+        # A weighted mean of the bounds: high - low could overflow.
+        drawn = low * (1 - share) + high * share
+        return np.clip(drawn, low, high, out=drawn).astype(space.dtype, copy=False)
+
+    return uniform if np.isfinite(low) else normal
+
+
+def draw_codes(random: np.random.Generator, count: Any, shape: tuple[int, ...]) -> Array:
+    """Draw uniform int64 codes from 0 to `count` - 1."""
+    # Twice as fast as Generator.integers for some hundred values; with 53 bits the bias is tiny.
+    return (random.random(shape) * count).astype(np.int64)
+
+
+def common_bounds(space: spaces.Box) -> tuple[Any, Any]:
+    """Return the bounds of a Box whose entries all have the same ones."""
+    return space.low.flat[0].item(), space.high.flat[0].item()
+
+
+def cardinality(space: spaces.MultiDiscrete) -> int | None:
+    """Return the number of codes per entry; None if entries differ, or if there is only one."""
+    counts = space.nvec.flatten()
+    return int(counts[0]) if len(counts) > 1 and (counts == counts[0]).all() else None
+
+
+def take_rows(tree: Any, rows: Any) -> Any:
+    """Return rows of every array [P, ...] of a tree: [B, ...] for rows [B], [...] for an int."""
+    if isinstance(tree, dict):
+        return {key: take_rows(part, rows) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple([take_rows(part, rows) for part in tree])
+    return tree.take(rows, 0)

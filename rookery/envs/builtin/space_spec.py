@@ -68,7 +68,11 @@ def parse_space(text: object, setting: str, named: dict[str, str] | None = None)
     """Return the space that `text` describes or names; errors begin with `setting`."""
     if not isinstance(text, str):
         raise BadInput(f'{setting} must be a text such as "float[4]", got {text!r}')
-    return Parser(text, setting, named or {}).whole()
+    parser = Parser(text, setting, named or {})
+    space = parser.space()
+    if parser.token:
+        parser.fail("expected the end of the text")
+    return space
 
 
 class Parser:
@@ -79,13 +83,6 @@ class Parser:
         self.token = ""
         self.depth = self.start = self.end = 0
         self.advance()
-
-    def whole(self) -> Space[Any]:
-        """Parse the whole text as one space."""
-        space = self.space()
-        if self.token:
-            self.fail("expected the end of the text")
-        return space
 
     def space(self) -> Space[Any]:
         if self.depth == DEEPEST:
@@ -106,7 +103,7 @@ class Parser:
             self.fail(f"expected {{, ( or one of {', '.join(known)}", nearest(kind, known))
         self.advance()
         if kind in self.named:
-            return Parser(self.named[kind], self.setting, {}).whole()
+            return parse_space(self.named[kind], self.setting)
         if kind == "discrete":
             return self.discrete()
         if kind == "multidiscrete":

@@ -8,18 +8,16 @@ from collections import deque
 from dataclasses import dataclass, fields
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.builtin.draws import codes as draw_codes
-from rookery.envs.builtin.draws import drawer, take_rows
-from rookery.envs.builtin.matching import Match
+from rookery.envs.builtin.matching import Match, draw_codes, drawer, take_rows
 from rookery.envs.builtin.space_spec import NAMED_ACT, NAMED_OBS, parse_space
+from rookery.envs.engines.single import SingleLane
 from rookery.envs.options import is_whole
-from rookery.envs.wrappers.moments import Array
+from rookery.envs.spaces import Array, value_range
 from rookery.errors import BadInput, nearest, require
 
 NAME = "rookery/Synthetic-v1"
@@ -55,44 +53,22 @@ class SyntheticSettings:
     """Milliseconds of sleep per step of all environments."""
 
     def __post_init__(self) -> None:
+        def check(fits: bool, name: str, wanted: str) -> None:
+            require(fits, f"env.kwargs: {name} must be {wanted}, got {getattr(self, name)!r}")
+
         for name, least in (("pool", 1), ("pool_seed", 0), ("length", 1), ("delay", 0)):
-            value = getattr(self, name)
-            require(
-                is_whole(value, least),
-                f"env.kwargs: {name} must be a whole number >= {least}, got {value!r}",
-            )
+            check(is_whole(getattr(self, name), least), name, f"a whole number >= {least}")
         for name in ("busy_ms", "sleep_ms"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            require(
-                number and 0 <= value < math.inf,
-                f"env.kwargs: {name} must be a number >= 0, got {value!r}",
-            )
-        require(
-            self.data in DATA,
-            f"env.kwargs: data must be one of {', '.join(DATA)}, got {self.data!r}",
-        )
-        require(
-            isinstance(self.task, bool),
-            f"env.kwargs: task must be true or false, got {self.task!r}",
-        )
+            check(number and 0 <= value < math.inf, name, "a number >= 0")
+        check(self.data in DATA, "data", f"one of {', '.join(DATA)}")
+        check(isinstance(self.task, bool), "task", "true or false")
         require(
             self.delay == 0 or self.task,
             f"env.kwargs: delay={self.delay} has no effect without task=true",
         )
-        require(
-            self.delay < self.length,
-            f"env.kwargs: delay must be less than length={self.length}, got {self.delay}",
-        )
-
-    @classmethod
-    def of(cls, kwargs: dict[str, Any]) -> SyntheticSettings:
-        """Return settings from keyword arguments; raise for an unknown one."""
-        known = [field.name for field in fields(cls)]
-        for key in kwargs:
-            if key not in known:
-                raise BadInput(f'env.kwargs: {NAME} has no setting "{key}".{nearest(key, known)}')
-        return cls(**kwargs)
+        check(self.delay < self.length, "delay", f"less than length={self.length}")
 
     def spaces(self) -> tuple[Space[Any], Space[Any]]:
         """Return the observation space and the action space."""
@@ -110,85 +86,6 @@ class SyntheticSettings:
         return obs, act
 
 
-class World:
-    """Observations, rewards and episode ends of lanes that run in lockstep."""
-
-    def __init__(self, lanes: int, settings: SyntheticSettings):
-        self.lanes, self.settings = lanes, settings
-        self.obs_space, self.act_space = settings.spaces()
-        self.best_return = float(settings.length - settings.delay) if settings.task else 0.0
-        self.match = Match(self.obs_space, self.act_space) if settings.task else None
-        self.pool: Any = None
-        self.rows: Array | None = None
-        self.time = 0
-        self._draw = drawer(self.obs_space)
-        self._least, self._most = action_range(self.act_space)
-        self._action_shape = (lanes, *(self.act_space.shape or ()))
-        # The codes of the last observations; the oldest one is rewarded.
-        self._shown: deque[Array] = deque(maxlen=settings.delay + 1)
-        self._pool_codes: Array | None = None
-        if settings.data == "synthetic":
-            random = np.random.default_rng(settings.pool_seed)
-            self.pool, self._pool_codes = self._fresh(random, settings.pool)
-
-    def begin(self, random: np.random.Generator) -> Any:
-        """Start an episode in every lane; return the observations."""
-        self.time = 0
-        self._shown.clear()
-        return self._observe(random)
-
-    def step(self, random: np.random.Generator, actions: Any) -> tuple[Any, Array, bool]:
-        """Return observations, rewards [B], and True if the episodes have ended."""
-        actions = np.asarray(actions)
-        self._check(actions)
-        if self.match is None:
-            reward = random.standard_normal(self.lanes)
-        elif len(self._shown) <= self.settings.delay:
-            reward = np.zeros(self.lanes)
-        else:
-            reward = self.match.reward(actions, self._shown[0])
-        self.time += 1
-        return self._observe(random), reward, self.time >= self.settings.length
-
-    def spend_time(self) -> None:
-        """Spend the computation and the sleep that the settings add to a step."""
-        if self.settings.busy_ms:
-            compute(self.settings.busy_ms / 1000)
-        if self.settings.sleep_ms:
-            sleep(self.settings.sleep_ms / 1000)
-
-    def _observe(self, random: np.random.Generator) -> Any:
-        if self.pool is None:
-            obs, codes = self._fresh(random, self.lanes)
-        else:
-            self.rows = draw_codes(random, self.settings.pool, (self.lanes,))
-            obs = take_rows(self.pool, self.rows)
-            codes = None if self._pool_codes is None else self._pool_codes[self.rows]
-        if codes is not None:
-            self._shown.append(codes)
-        return obs
-
-    def _fresh(self, random: np.random.Generator, n: int) -> tuple[Any, Array | None]:
-        """Return observations [n, ...] and, with the task, their codes [n]."""
-        obs = self._draw(random, n)
-        return obs, None if self.match is None else self.match.hide(obs, random, n)
-
-    def _check(self, actions: Array) -> None:
-        # Gymnasium's `contains` would take longer than the rest of a step with a pool.
-        fits = actions.shape == self._action_shape
-        if not fits or not ((actions >= self._least) & (actions <= self._most)).all():
-            raise ValueError(f"actions {actions.tolist()} are not all in {self.act_space}")
-
-
-def action_range(act: Space[Any]) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of each part of an action."""
-    if isinstance(act, spaces.Box):
-        return act.low, act.high
-    if isinstance(act, spaces.Discrete):
-        return 0, act.n - 1
-    return 0, act.nvec - 1 if isinstance(act, spaces.MultiDiscrete) else 1
-
-
 def compute(seconds: float) -> None:
     """Use processor time of this thread, holding the interpreter lock."""
     end = time.thread_time() + seconds
@@ -204,34 +101,9 @@ def sleep(seconds: float) -> None:
         time.sleep(0)
 
 
-class Synthetic(gymnasium.Env[Any, Any]):
-    """A single synthetic environment; see SyntheticSettings and docs/synthetic.md.
-
-    It gives the same stream as a SyntheticVector of one lane with the same seed.
-    """
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
-
-    def __init__(self, render_mode: str | None = None, **settings: Any):
-        self.world = World(1, SyntheticSettings.of(settings))
-        self.render_mode = render_mode
-        self.observation_space = self.world.obs_space
-        self.action_space = self.world.act_space
-        self.best_return = self.world.best_return
-        self.pool = self.world.pool
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        return take_rows(self.world.begin(self.np_random), 0), {}
-
-    def step(self, action: Any) -> Any:
-        self.world.spend_time()
-        obs, reward, terminated = self.world.step(self.np_random, np.asarray(action)[None])
-        return take_rows(obs, 0), float(reward[0]), terminated, False, {}
-
-
 class SyntheticVector(VectorEnv[Any, Any, Any]):
-    """Vectorized Synthetic; all lanes end an episode together.
+    """Random observations, rewards and episode ends of lanes that run in lockstep; see
+    SyntheticSettings and docs/synthetic.md.
 
     `best_return` is the expected return of the best policy (0 where rewards are noise). With
     data="synthetic", `pool` is the tree of arrays [P, ...] that observations are taken from, and
@@ -249,38 +121,98 @@ class SyntheticVector(VectorEnv[Any, Any, Any]):
         num_envs: int = 1,
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
-        **settings: Any,
+        **kwargs: Any,
     ):
-        self.world = World(num_envs, SyntheticSettings.of(settings))
+        known = [field.name for field in fields(SyntheticSettings)]
+        for key in kwargs:
+            if key not in known:
+                raise BadInput(f'env.kwargs: {NAME} has no setting "{key}".{nearest(key, known)}')
+        self.settings = settings = SyntheticSettings(**kwargs)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.max_episode_steps = max_episode_steps
-        self.single_observation_space = self.world.obs_space
-        self.single_action_space = self.world.act_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.best_return = self.world.best_return
-        self.pool = self.world.pool
+        obs, act = settings.spaces()
+        self.single_observation_space, self.single_action_space = obs, act
+        self.observation_space = batch_space(obs, num_envs)
+        self.action_space = batch_space(act, num_envs)
+        self.best_return = float(settings.length - settings.delay) if settings.task else 0.0
+        self.match = Match(obs, act) if settings.task else None
+        self.pool: Any = None
+        self.rows: Array | None = None
+        self._time = 0
         self._resetting = False
-
-    @property
-    def rows(self) -> Array | None:
-        """Rows of the pool in the last observations, [B]."""
-        return self.world.rows
+        self._draw = drawer(obs)
+        self._least, self._most = value_range(act)
+        # The codes of the last observations; the oldest one is rewarded.
+        self._shown: deque[Array] = deque(maxlen=settings.delay + 1)
+        self._pool_codes: Array | None = None
+        if settings.data == "synthetic":
+            random = np.random.default_rng(settings.pool_seed)
+            self.pool, self._pool_codes = self._fresh(random, settings.pool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self._resetting = False
-        return self.world.begin(self.np_random), {}
+        return self._begin(), {}
 
     def step(self, actions: Any) -> Any:
-        self.world.spend_time()
+        if self.settings.busy_ms:
+            compute(self.settings.busy_ms / 1000)
+        if self.settings.sleep_ms:
+            sleep(self.settings.sleep_ms / 1000)
         terminated = truncated = False
         if self._resetting:
-            obs, reward = self.world.begin(self.np_random), np.zeros(self.num_envs)
+            obs, reward = self._begin(), np.zeros(self.num_envs)
         else:
-            obs, reward, terminated = self.world.step(self.np_random, actions)
+            reward = self._reward(np.asarray(actions))
+            obs = self._observe()
+            self._time += 1
             limit = self.max_episode_steps
-            truncated = limit is not None and self.world.time >= limit
+            terminated = self._time >= self.settings.length
+            truncated = limit is not None and self._time >= limit
         self._resetting = terminated or truncated
         flags = np.full(self.num_envs, terminated), np.full(self.num_envs, truncated)
         return obs, reward, *flags, {}
+
+    def _begin(self) -> Any:
+        """Start an episode in every lane; return the observations."""
+        self._time = 0
+        self._shown.clear()
+        return self._observe()
+
+    def _reward(self, actions: Array) -> Array:
+        # Gymnasium's `contains` would take longer than the rest of a step with a pool.
+        fits = actions.shape == self.action_space.shape
+        if not fits or not ((actions >= self._least) & (actions <= self._most)).all():
+            raise ValueError(
+                f"actions {actions.tolist()} are not all in {self.single_action_space}"
+            )
+        if self.match is None:
+            return self.np_random.standard_normal(self.num_envs)
+        if len(self._shown) <= self.settings.delay:
+            return np.zeros(self.num_envs)
+        return self.match.reward(actions, self._shown[0])
+
+    def _observe(self) -> Any:
+        if self.pool is None:
+            obs, codes = self._fresh(self.np_random, self.num_envs)
+        else:
+            self.rows = draw_codes(self.np_random, self.settings.pool, (self.num_envs,))
+            obs = take_rows(self.pool, self.rows)
+            codes = None if self._pool_codes is None else self._pool_codes[self.rows]
+        if codes is not None:
+            self._shown.append(codes)
+        return obs
+
+    def _fresh(self, random: np.random.Generator, n: int) -> tuple[Any, Array | None]:
+        """Return observations [n, ...] and, with the task, their codes [n]."""
+        obs = self._draw(random, n)
+        return obs, None if self.match is None else self.match.hide(obs, random, n)
+
+
+class Synthetic(SingleLane):
+    """A single synthetic environment, with the stream of a SyntheticVector of one lane."""
+
+    def __init__(self, render_mode: str | None = None, **kwargs: Any):
+        vector = SyntheticVector(1, render_mode=render_mode, **kwargs)
+        super().__init__(vector)
+        self.best_return = vector.best_return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -13,7 +13,6 @@ from ale_py.env import AtariEnv
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rookery.envs.human_scores import HUMAN_SCORES
 from rookery.envs.options import EnvOptions
 from rookery.errors import BadInput, missing_extra, require
 
@@ -78,40 +77,22 @@ def parse_game(name: str) -> Game | None:
     return Game(rom, 0.25 if version in ("0", "5") else 0.0, None if random_skip else 4)
 
 
-def game_of(name: str) -> Game | None:
-    """Return the Atari game that `name` means, for the ALE or EnvPool, or None."""
-    module, _, plain = name.rpartition(":")
-    # EnvPool calls ALE/Pong-v5 just Pong-v5.
-    return parse_game(plain) or (parse_game(f"ALE/{plain}") if module == "envpool" else None)
-
-
-def plays_atari(name: str) -> bool:
-    """True if `name` means an Atari game."""
-    return game_of(name) is not None
-
-
 def atari_options(name: str, game: Game, options: EnvOptions) -> EnvOptions:
     """Return `options` with every None replaced by the default for this game."""
-    skip = game.frame_skip if options.frame_skip is None else options.frame_skip
-    if skip is None:
+    if options.frame_skip is None and game.frame_skip is None:
         plain = name.rsplit("-", 1)
         raise BadInput(
             f'envs: "{name}" skips 2 to 4 frames at random, which is not supported: '
             f'use "{plain[0]}NoFrameskip-{plain[1]}" or set env.frame_skip'
         )
-
-    def given(value: Any, default: Any) -> Any:
-        return default if value is None else value
-
-    return replace(
-        options,
-        frame_skip=skip,
-        frame_stack=given(options.frame_stack, 4),
-        resize=given(options.resize, (84, 84)),
-        grey=given(options.grey, True),
-        noops=given(options.noops, 30),
-        sticky=given(options.sticky, game.sticky),
-        clip_reward=given(options.clip_reward, True),
+    return options.with_defaults(
+        frame_skip=game.frame_skip,
+        frame_stack=4,
+        resize=(84, 84),
+        grey=True,
+        noops=30,
+        sticky=game.sticky,
+        clip_reward=True,
     )
 
 
@@ -125,11 +106,7 @@ def make_atari(game: Game, options: EnvOptions, num_envs: int, threads: int) -> 
     skip = options.frame_skip or 1
     # The ALE does not count the no-ops at reset as frames of the episode.
     frames = options.time_limit * skip if options.time_limit else MAX_EPISODE_FRAMES
-    kwargs: dict[str, Any] = {
-        "max_num_frames_per_episode": frames,
-        "use_fire_reset": False,
-        **options.kwargs,
-    }
+    kwargs = {"max_num_frames_per_episode": frames, "use_fire_reset": False, **options.kwargs}
     try:
         env: VectorEnv[Any, Any, Any] = AtariVectorEnv(
             game.rom,
@@ -190,12 +167,3 @@ def single_atari(game: Game, options: EnvOptions, render_mode: str | None) -> An
         raise missing_extra("drawing Atari", "image") from None
     env = gymnasium.wrappers.ReshapeObservation(env, (1, *(env.observation_space.shape or ())))
     return gymnasium.wrappers.TimeLimit(env, options.time_limit) if options.time_limit else env
-
-
-def human_normalized(name: str, score: float) -> float | None:
-    """Return (score - random) / (human - random); None for a game without a human score."""
-    game = game_of(name)
-    if game is None or game.rom not in HUMAN_SCORES:
-        return None
-    random, human = HUMAN_SCORES[game.rom]
-    return (score - random) / (human - random)

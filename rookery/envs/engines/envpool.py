@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,6 @@ from rookery.envs.wrappers.episodes import Reset, Step
 from rookery.errors import BadInput, missing_extra, nearest, require
 
 ENVPOOL_PREFIX = "envpool:"
-STACKING = ("stack_num", "frame_stack")
-"""EnvPool's settings for frame stacking, which FrameStack does here."""
 MAX_SEED = 2**31
 
 
@@ -54,21 +50,19 @@ class EnvPool(VectorEnv[Any, Any, Any]):
         return self._pool.reset()
 
     def step(self, actions: Any) -> Step:
-        """Step all environments."""
         return self._pool.step(np.asarray(actions, self._action_dtype))
 
     def render(self) -> Any:
-        """Return frames of all environments that EnvPool can render."""
         return self._pool.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop EnvPool's threads."""
         self._pool.close()
 
     def _make(self, seed: int) -> Any:
         import envpool
 
-        with no_warnings():
+        # Gymnasium warns of Boxes with float64 bounds, such as EnvPool's.
+        with warnings.catch_warnings(action="ignore"):
             made = envpool.make(self._name, env_type="gymnasium", seed=seed, **self._settings)
             # The spaces are built, with warnings, on first access.
             _ = made.observation_space, made.action_space
@@ -81,8 +75,8 @@ def make_pool(
     """Return the environment named "envpool:NAME"."""
     config = config_of(full_name)
     chosen = {**settings(full_name, options, config), **options.kwargs}
-    for key in options.kwargs:
-        require(key not in STACKING, f"env.kwargs may not set {key!r}: set env.frame_stack")
+    for key in ("stack_num", "frame_stack"):  # frames are stacked here, by FrameStack
+        require(key not in options.kwargs, f"env.kwargs may not set {key!r}: set env.frame_stack")
     for key in chosen:
         if key not in config:
             raise BadInput(
@@ -93,34 +87,26 @@ def make_pool(
     return EnvPool(full_name.removeprefix(ENVPOOL_PREFIX), num_envs, threads, chosen)
 
 
+@functools.lru_cache
 def config_of(full_name: str) -> dict[str, Any]:
     """Return EnvPool's settings for "envpool:NAME" and their defaults."""
     if importlib.util.find_spec("envpool") is None:
         raise missing_extra(full_name, "envpool")
-    return _config(full_name)
-
-
-@functools.lru_cache
-def _config(full_name: str) -> dict[str, Any]:
     import envpool
 
     name = full_name.removeprefix(ENVPOOL_PREFIX)
     known = envpool.list_all_envs()
     if name not in known:
         raise BadInput(f'envs: EnvPool has no "{name}".{nearest(name, known)}')
-    with no_warnings():
+    with warnings.catch_warnings(action="ignore"):
         return dict(envpool.make_spec(name).config._asdict())
 
 
 def pool_options(full_name: str, options: EnvOptions) -> EnvOptions:
     """Return `options` with None replaced by EnvPool's default stack and Atari's clipping."""
     config = config_of(full_name)
-    stack, clip = options.frame_stack, options.clip_reward
-    return replace(
-        options,
-        frame_stack=config.get("stack_num", 1) if stack is None else stack,
-        clip_reward=is_atari(config) if clip is None else clip,
-    )
+    stack, clip = config.get("stack_num", 1), is_atari(config)
+    return options.with_defaults(frame_stack=stack, clip_reward=clip)
 
 
 def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str, Any]:
@@ -135,13 +121,12 @@ def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str
         "repeat_action_probability": ("sticky", options.sticky),
         "max_episode_steps": ("time_limit", options.time_limit),
     }
-    chosen = {}
     for key, (option, value) in wanted.items():
-        if value is None:
-            continue
-        if key not in config:
-            raise BadInput(f'env.{option} cannot be set for "{name}": EnvPool has no such setting')
-        chosen[key] = value
+        require(
+            value is None or key in config,
+            f'env.{option} cannot be set for "{name}": EnvPool has no such setting',
+        )
+    chosen = {key: value for key, (_, value) in wanted.items() if value is not None}
     if "stack_num" in config:
         chosen["stack_num"] = 1
     if is_atari(config):
@@ -155,11 +140,3 @@ def settings(name: str, options: EnvOptions, config: dict[str, Any]) -> dict[str
 def is_atari(config: dict[str, Any]) -> bool:
     """True if EnvPool's settings are those of an Atari game."""
     return "zero_discount_on_life_loss" in config
-
-
-@contextlib.contextmanager
-def no_warnings() -> Any:
-    """Suppress Gymnasium's warnings about EnvPool's Boxes, whose bounds are float64."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

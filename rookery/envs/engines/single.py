@@ -1,18 +1,22 @@
-"""Single environments: an adapter for the old Gym API, and preprocessing."""
+"""Single environments: an adapter for the old Gym API, preprocessing, and the vector environment
+that steps them one after the other."""
 
 from __future__ import annotations
 
 import importlib.util
-import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Env, Wrapper, spaces, wrappers
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, create_empty_array, iterate
+from rookery_server.single import SingleEnv
 
 from rookery.envs.options import EnvOptions
-from rookery.envs.spaces import gymnasium_space
-from rookery.envs.wrappers.episodes import no_op
-from rookery.errors import BadInput, missing_extra
+from rookery.envs.spaces import check_supported, gymnasium_space, located, part_at, space_leaves
+from rookery.envs.wrappers.episodes import Reset, Step, no_op
+from rookery.errors import RunFailed, missing_extra, require
 
 
 class GymnasiumAdapter(Env[Any, Any]):
@@ -30,7 +34,7 @@ class GymnasiumAdapter(Env[Any, Any]):
         self.metadata = getattr(env, "metadata", None) or {}
         self.render_mode = getattr(env, "render_mode", None)
         self.spec = getattr(env, "spec", None) if isinstance(env, Env) else None
-        self._takes = accepted_keywords(env, ("seed", "options"))
+        self._single = SingleEnv(env)
 
     @property
     def unwrapped(self) -> Any:
@@ -39,21 +43,10 @@ class GymnasiumAdapter(Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        given = {"seed": seed, "options": options}
-        if seed is not None and "seed" not in self._takes and hasattr(self.env, "seed"):
-            self.env.seed(seed)
-        result = self.env.reset(**{key: given[key] for key in self._takes})
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-            return result
-        return result, {}
+        return self._single.reset(seed, options)
 
     def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        if len(result) == 5:
-            return result
-        obs, reward, done, info = result
-        truncated = bool(done and info.get("TimeLimit.truncated", False))
-        return obs, reward, bool(done) and not truncated, truncated, info
+        return self._single.step(action)
 
     def render(self) -> Any:
         return self.env.render()
@@ -63,24 +56,26 @@ class GymnasiumAdapter(Env[Any, Any]):
             self.env.close()
 
 
-def accepted_keywords(env: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `names` that `reset` takes as keywords, also inside wrappers.
+class SingleLane(Env[Any, Any]):
+    """A vector environment of one lane as a single environment."""
 
-    Wrappers of old Gym pass any keyword on, even if the wrapped `reset` does not take it.
-    """
-    try:
-        parameters = inspect.signature(env.reset).parameters
-    except (TypeError, ValueError):
-        return ()
-    named = tuple(name for name in names if name in parameters)
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return named
-    inner = getattr(env, "env", None)
-    # Gymnasium's environments must take both; their `env` may be a simulator instead.
-    if isinstance(env, Env) or not hasattr(inner, "reset"):
-        return names
-    passed_on = accepted_keywords(inner, names)
-    return tuple(name for name in names if name in named or name in passed_on)
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any]):
+        self.vector = vector
+        self.observation_space = vector.single_observation_space
+        self.action_space = vector.single_action_space
+        self.render_mode = vector.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        obs, info = self.vector.reset(seed=seed, options=options)
+        self.np_random = self.vector.np_random
+        return next(iterate(self.vector.observation_space, obs)), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest, info = self.vector.step(np.asarray(action)[None])
+        obs = next(iterate(self.vector.observation_space, obs))
+        return obs, *(values.item() for values in rest), info
 
 
 class FrameSkip(Wrapper[Any, Any, Any, Any]):
@@ -117,29 +112,27 @@ class RandomNoops(Wrapper[Any, Any, Any, Any]):
         return obs, info
 
 
-def wraps_single(options: EnvOptions) -> bool:
-    """True if an option needs preprocessing that works on single environments only."""
-    return bool(
-        (options.frame_skip or 1) > 1
-        or options.resize
-        or options.grey
-        or options.noops
-        or options.sticky
-    )
-
-
 def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, Any]:
-    """Return `env` with the preprocessing of single frames; colour images stay [H, W, C], grey
-    ones become [1, H, W]."""
+    """Return `env` with the preprocessing of single frames and the time limit; colour images stay
+    [H, W, C], grey ones become [1, H, W]."""
     if options.sticky:
         env = wrappers.StickyAction(env, options.sticky)
     if options.noops:
-        refuse_without_noop(name, env)
+        meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
+        require(
+            isinstance(env.action_space, spaces.Box) or meanings[:1] == ["NOOP"],
+            f'env.noops needs a no-op action, and "{name}" has none: set env.noops=0',
+        )
         env = RandomNoops(env, options.noops)
     if (options.frame_skip or 1) > 1:
         env = FrameSkip(env, options.frame_skip or 1)
+    space, shape = env.observation_space, env.observation_space.shape or ()
     if options.grey or options.resize:
-        refuse_non_image(name, env)
+        require(
+            space.dtype == np.uint8 and len(shape) == 3 and shape[-1] == 3,
+            f'env.grey and env.resize need uint8 images [H, W, 3], and "{name}" has {space}: '
+            "remove them",
+        )
     if options.grey:
         env = wrappers.GrayscaleObservation(env, keep_dim=False)
     if options.resize:
@@ -149,29 +142,107 @@ def preprocess(name: str, env: Env[Any, Any], options: EnvOptions) -> Env[Any, A
         env = wrappers.ResizeObservation(env, (height, width))
     if options.grey:
         env = wrappers.ReshapeObservation(env, (1, *(env.observation_space.shape or ())))
-    return env
+    return wrappers.TimeLimit(env, options.time_limit) if options.time_limit else env
 
 
-def refuse_non_image(name: str, env: Env[Any, Any]) -> None:
-    """Raise unless observations are uint8 images [H, W, 3]."""
-    space = env.observation_space
-    image = (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and space.shape[-1] == 3
-    )
-    if not image:
-        raise BadInput(
-            f'env.grey and env.resize need uint8 images [H, W, 3], and "{name}" has {space}: '
-            "remove them"
+class ForLoop(VectorEnv[Any, Any, Any]):
+    """Like Gymnasium's SyncVectorEnv, but faster, and it checks shapes and dtypes.
+
+    The returned observation is one buffer, overwritten by the next step.
+    """
+
+    engine = "for-loop"
+
+    def __init__(self, env_fns: Sequence[Callable[[], Env[Any, Any]]], name: str = "environment"):
+        self.envs = [make() for make in env_fns]
+        self.num_envs = len(self.envs)
+        first = self.envs[0]
+        self.spec = first.spec
+        self.render_mode = first.render_mode
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        check_supported(name, first.observation_space, first.action_space)
+        for env in self.envs[1:]:
+            require(
+                env.observation_space == first.observation_space
+                and env.action_space == first.action_space,
+                f'envs: copies of "{name}" must have equal spaces, got observation spaces '
+                f"{env.observation_space} and {first.observation_space}",
+            )
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+        self._obs: Any = create_empty_array(first.observation_space, self.num_envs, np.zeros)
+        paths = [path for path, _ in space_leaves(first.observation_space)]
+        leaves = [(path, part_at(self._obs, path)) for path in paths]
+        self._leaves = [(path, rows, rows.shape[1:], rows.dtype) for path, rows in leaves]
+        self._resetting = [False] * self.num_envs
+        self._plain = isinstance(first.action_space, (spaces.Box, spaces.MultiBinary))
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Reset:
+        """Reset all environments; i is seeded with `seed + i`, or with entry i of a sequence."""
+        seeds: Sequence[int | None] = (
+            [None if seed is None else seed + i for i in range(self.num_envs)]
+            if seed is None or isinstance(seed, (int, np.integer))
+            else seed
         )
+        infos: dict[str, Any] = {}
+        for i, env in enumerate(self.envs):
+            obs, info = env.reset(seed=seeds[i], options=options)
+            self._write(i, obs)
+            if info:
+                infos = self._add_info(infos, info, i)
+        self._resetting = [False] * self.num_envs
+        return self._obs, infos
 
+    def step(self, actions: Any) -> Step:
+        """Reset the environments whose episode ended; step the others."""
+        rewards = np.zeros(self.num_envs)
+        terminations = np.zeros(self.num_envs, bool)
+        truncations = np.zeros(self.num_envs, bool)
+        infos: dict[str, Any] = {}
+        # Box actions iterate by row; for discrete ones `iterate` gives NumPy integers.
+        rows = actions if self._plain else iterate(self.action_space, actions)
+        for i, action in enumerate(rows):
+            env = self.envs[i]
+            if self._resetting[i]:
+                obs, info = env.reset()
+                self._resetting[i] = False
+            else:
+                obs, reward, terminated, truncated, info = env.step(action)
+                rewards[i] = reward
+                if terminated or truncated:
+                    terminations[i], truncations[i] = terminated, truncated
+                    self._resetting[i] = True
+            self._write(i, obs)
+            if info:
+                infos = self._add_info(infos, info, i)
+        return self._obs, rewards, terminations, truncations, infos
 
-def refuse_without_noop(name: str, env: Env[Any, Any]) -> None:
-    """Raise unless some action does nothing: zeros in a Box, or a first action called NOOP."""
-    if isinstance(env.action_space, spaces.Box):
-        return
-    meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
-    if not meanings or meanings[0] != "NOOP":
-        raise BadInput(f'env.noops needs a no-op action, and "{name}" has none: set env.noops=0')
+    def render(self) -> tuple[Any, ...]:
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _write(self, i: int, obs: Any) -> None:
+        """Copy the observation of environment i into the buffer; raise if it does not fit."""
+        for path, rows, shape, dtype in self._leaves:
+            try:
+                value = np.asarray(part_at(obs, path))
+            except (KeyError, IndexError, TypeError):
+                key = ".".join(map(str, path))
+                raise RunFailed(f'returned an observation without "{key}"') from None
+            if value.shape != shape:
+                shown = f"{value.shape}{located(path)}"
+                raise RunFailed(f"returned an observation of shape {shown}, its space has {shape}")
+            if value.dtype != dtype and not np.can_cast(value.dtype, dtype, "same_kind"):
+                shown = f"{value.dtype}{located(path)}"
+                raise RunFailed(f"returned an observation of dtype {shown}, its space has {dtype}")
+            rows[i] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -10,16 +11,17 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from rookery_server.spaces import at, leaves, nested
+from rookery_server.spaces import at, nested
 
 from rookery.envs.options import EnvOptions, RemoteOptions
-from rookery.envs.remote.naming import addresses, even_shares, refuse_inner_options
-from rookery.envs.remote.server import RemoteServer
-from rookery.envs.remote.session import RemoteSession, ServerFull, ServerLost
+from rookery.envs.remote.server import RemoteServer, ServerFull, ServerLost
+from rookery.envs.spaces import Array
 from rookery.envs.wrappers.episodes import Reset, Step
-from rookery.envs.wrappers.moments import Array
 from rookery.errors import BadInput, RunFailed, require
 
+ADDRESS = re.compile(r"tcp://(?:\[[0-9a-fA-F:.]+\]|[\w.\-]+):\d{1,5}")
+SERVER_OPTIONS = ("frame_skip", "resize", "grey", "noops", "sticky", "time_limit", "kwargs")
+"""Options that must be set on the server, because they change single environments."""
 POLL_S = 0.02
 """Pause between checks for servers while all of them are away."""
 
@@ -62,21 +64,22 @@ class ServedVectorEnv(VectorEnv[Any, Any, Any]):
     def _connect(self, servers: Sequence[str]) -> None:
         first = 0
         for address, count in zip(servers, even_shares(self.num_envs, len(servers)), strict=True):
-            if count:
-                parameters = {
-                    "envs": count,
-                    "infos": list(self.infos),
-                    "render": self.render_mode is not None,
-                }
-                session = RemoteSession(address, self.options, parameters)
-                lanes = slice(first, first + count)
-                self.servers.append(RemoteServer(session, lanes, self._notices.append))
-                first += count
-        for server in self.servers:
+            if not count:
+                break
+            parameters = {
+                "envs": count,
+                "infos": list(self.infos),
+                "render": self.render_mode is not None,
+            }
+            lanes = slice(first, first + count)
+            first += count
             try:
-                server.begin()
+                # One after the other: two clients that wait for room could block each other.
+                log = self._notices.append
+                self.servers.append(RemoteServer(address, self.options, parameters, lanes, log))
+                self.servers[-1].receive_spaces()
             except (ServerLost, ServerFull) as error:
-                raise BadInput(f"envs: the server {server.session.address} {error}") from error
+                raise BadInput(f"envs: the server {address} {error}") from error
         one = self.servers[0]
         for other in self.servers[1:]:
             require(
@@ -92,15 +95,14 @@ class ServedVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(one.observation_space, self.num_envs)
         self.action_space = batch_space(one.action_space, self.num_envs)
         self._obs_description = one.space_descriptions[0]
-        self._action_leaves = leaves(one.space_descriptions[1])
+        self._action_leaves = one.action_leaves
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Reset all environments; number i is seeded with `seed + i`, whichever server runs it."""
-        seeds = [None if seed is None else seed + s.lanes.start for s in self.servers]
-        for server, server_seed in zip(self.servers, seeds, strict=True):
-            server.reset(server_seed)
-        for server, server_seed in zip(self.servers, seeds, strict=True):
-            server.receive_reset(server_seed)
+        for server in self.servers:
+            server.reset(seed)
+        for server in self.servers:
+            server.receive_reset()
         return self._observations(), self._info()
 
     def step(self, actions: Any) -> Step:
@@ -128,11 +130,9 @@ class ServedVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def render(self) -> tuple[Any, ...]:
-        """Return one picture of each environment."""
         return tuple(s.render(i) for s in self.servers for i in range(s.count))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the sessions."""
         for server in self.servers:
             server.session.close()
 
@@ -178,12 +178,30 @@ def concatenated(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+def even_shares(num_envs: int, servers: int) -> list[int]:
+    """Return how many of the environments each server runs; the first ones may run one more."""
+    return [num_envs // servers + (i < num_envs % servers) for i in range(servers)]
+
+
 def make_served(
     name: str, options: EnvOptions, num_envs: int, render_mode: str | None
 ) -> ServedVectorEnv:
     """Return the environments at "tcp://host:port", or at several addresses with commas."""
-    servers = addresses(name)
-    refuse_inner_options(name, options)
+    servers = [part.strip() for part in name.split(",")]
+    for address in servers:
+        if not ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) > 65_535:
+            raise BadInput(
+                f'envs: "{address}" is not an address: expected tcp://HOST:PORT, '
+                "several separated by commas"
+            )
+    if len(set(servers)) < len(servers):
+        raise BadInput(f'envs: "{name}" names a server twice: raise --envs of that server instead')
+    for option in SERVER_OPTIONS:
+        if getattr(options, option):
+            raise BadInput(
+                f'env.{option} cannot be set for "{name}": give it to the server, '
+                "'rookery serve' or 'python -m rookery_server'"
+            )
     require(
         render_mode in (None, "rgb_array"),
         f'render: "{name}" can only be rendered as rgb_array, not as {render_mode!r}',

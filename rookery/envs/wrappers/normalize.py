@@ -1,8 +1,9 @@
-"""Vector wrappers that scale observations and rewards by running statistics."""
+"""Vector wrappers that scale observations and rewards by running statistics, and these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,105 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.spaces import Path, dotted, map_leaves, part_at, space_leaves
-from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step, wrapper_chain
-from rookery.envs.wrappers.moments import Array, RunningMoments
+from rookery.envs.spaces import Array, Path, dotted, map_leaves, part_at, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
 
 CLIP = 10.0
 EPSILON = 1e-8
+
+
+class RunningMoments:
+    """Mean and variance of all samples, elementwise over `shape`, in float64.
+
+    Samples fall in two parts: `merged`, equal on every process, and `pending`, those that this
+    process added since the last merge. `mean`, `var` and `count` cover both.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = ()):
+        self.shape = shape
+        self._size = int(np.prod(shape))
+        self._merged = self._empty()
+        self._pending = self._empty()
+        self._refresh()
+
+    def update(self, batch: Array) -> None:
+        """Add a batch of samples [N, *shape]."""
+        rows = np.asarray(batch, np.float64).reshape(-1, self._size)
+        if not len(rows):
+            return
+        added = self._empty()
+        added[0] = len(rows)
+        mean = np.add.reduce(rows, 0, out=added[1 : 1 + self._size])
+        mean /= len(rows)
+        rows = rows - mean
+        np.add.reduce(rows * rows, 0, out=added[1 + self._size :])
+        self._pending = _combine(self._pending, added)
+        self._refresh()
+
+    def take_pending(self) -> Array:
+        """Return the moments of the pending samples as a flat vector, and clear them.
+
+        Pass the vectors of all processes, including this one's, to `merge`.
+        """
+        pending, self._pending = self._pending, self._empty()
+        self._refresh()
+        return pending
+
+    def merge(self, pendings: Sequence[Array]) -> None:
+        """Add the pending vectors of all processes, in the same order on each."""
+        for pending in pendings:
+            self._merged = _combine(self._merged, np.asarray(pending, np.float64))
+        self._refresh()
+
+    def shared(self) -> Array:
+        """Return the merged moments as a flat vector."""
+        return self._merged.copy()
+
+    def follow(self, shared: Array) -> None:
+        """Replace the merged moments by another process's; pending samples stay."""
+        self._merged = np.array(shared, np.float64)
+        self._refresh()
+
+    def state(self) -> dict[str, Array]:
+        """Return the checkpoint contents: after `load` the statistics continue bitwise equal."""
+        return {"merged": self._merged.copy(), "pending": self._pending.copy()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state` returned."""
+        self._merged = np.array(state["merged"], np.float64).reshape(1 + 2 * self._size)
+        self._pending = np.array(state["pending"], np.float64).reshape(1 + 2 * self._size)
+        self._refresh()
+
+    def _empty(self) -> Array:
+        return np.zeros(1 + 2 * self._size)
+
+    def _refresh(self) -> None:
+        total = _combine(self._merged, self._pending)
+        self.count = float(total[0])
+        self.mean = total[1 : 1 + self._size].reshape(self.shape)
+        # The variance of one sample is 0; dividing by it would make the first rewards huge.
+        too_few = self.count < 2
+        variance = np.ones(self._size) if too_few else total[1 + self._size :] / self.count
+        self.var = variance.reshape(self.shape)
+
+
+def _combine(a: Array, b: Array) -> Array:
+    """Return the moments [1 + 2n] (count, means, sums of squared deviations) of two sample sets.
+
+    With n = n_a + n_b and d = mean_b - mean_a (Chan et al. 1979): mean = mean_a + d n_b / n and
+    M2 = M2_a + M2_b + d^2 n_a n_b / n.
+    """
+    if b[0] == 0:
+        return a
+    if a[0] == 0:
+        return b
+    size = len(a) // 2
+    share = b[0] / (a[0] + b[0])
+    delta = b[1 : 1 + size] - a[1 : 1 + size]
+    total = a + b
+    total[1 : 1 + size] = a[1 : 1 + size] + delta * share
+    total[1 + size :] += delta * delta * (a[0] * share)
+    return total
 
 
 class NormalizeObservation(BaseWrapper):
@@ -91,30 +185,23 @@ class NormalizeReward(BaseWrapper):
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
         if not self.frozen:
-            self._count(reward, ~(info.get("lost", False) | self.resetting))
+            played = ~(info.get("lost", False) | self.resetting)
+            self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
+            self.moments.update(self._returns[played])
         self.resetting = terminated | truncated
         info = {**info, "raw_reward": reward}
         return obs, scaled_reward(reward, self.moments), terminated, truncated, info
 
-    def _count(self, reward: Array, played: Array) -> None:
-        self._returns = np.where(played, self.gamma * self._returns + reward, 0.0)
-        self.moments.update(self._returns[played])
 
-
+@dataclass(eq=False)
 class Normalizer:
     """Scales raw observations and rewards with the current statistics of an environment's
     wrappers."""
 
-    def __init__(
-        self,
-        space: Space[Any],
-        obs_moments: dict[Path, RunningMoments],
-        reward_moments: RunningMoments | None,
-    ):
-        self.space = space
-        """Observation space before scaling and before frame stacking."""
-        self.obs_moments = obs_moments
-        self.reward_moments = reward_moments
+    space: Space[Any]
+    """Observation space before scaling and before frame stacking."""
+    obs_moments: dict[Path, RunningMoments]
+    reward_moments: RunningMoments | None
 
     def obs(self, rows: Any) -> Any:
         """Return raw observations scaled; any leading axes."""
@@ -142,21 +229,7 @@ class Normalizer:
     def statistics(self) -> dict[str, RunningMoments]:
         """Return the running statistics by name: "reward", "obs", or "obs.key" for a leaf."""
         reward = {} if self.reward_moments is None else {"reward": self.reward_moments}
-        return reward | {obs_name(path): moments for path, moments in self.obs_moments.items()}
-
-
-def normalizer_of(env: VectorEnv[Any, Any, Any]) -> Normalizer | None:
-    """Return a Normalizer over the statistics of an environment's wrappers; None if it has none."""
-    obs = next((x for x in wrapper_chain(env) if isinstance(x, NormalizeObservation)), None)
-    reward = next((x for x in wrapper_chain(env) if isinstance(x, NormalizeReward)), None)
-    if obs is None and reward is None:
-        return None
-    inner = env if obs is None else obs.env
-    return Normalizer(
-        inner.single_observation_space,
-        {} if obs is None else obs.moments,
-        None if reward is None else reward.moments,
-    )
+        return reward | {dotted(("obs", *path)): own for path, own in self.obs_moments.items()}
 
 
 def standardised(value: Array, moments: RunningMoments) -> Array:
@@ -187,14 +260,3 @@ def scaled_space(space: Space[Any]) -> Space[Any]:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([scaled_space(part) for part in space.spaces])
     return spaces.Box(-CLIP, CLIP, space.shape, np.float32) if is_scaled(space) else space
-
-
-def statistics(env: VectorEnv[Any, Any, Any]) -> dict[str, RunningMoments]:
-    """Return the running statistics of all wrappers by name (see `Normalizer.statistics`)."""
-    normalizer = normalizer_of(env)
-    return {} if normalizer is None else normalizer.statistics()
-
-
-def obs_name(path: Path) -> str:
-    """Return the name of a leaf's statistics: "obs", or "obs.key"."""
-    return ".".join(filter(None, ("obs", dotted(path))))

@@ -1,4 +1,4 @@
-"""Frame stacking, the same for every engine."""
+"""Vector wrappers that add to observations: stacked frames, and the mask of legal actions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.spaces import Path, map_leaves, space_leaves
-from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step, wrapper_chain
-from rookery.envs.wrappers.moments import Array
-from rookery.errors import require
+from rookery.envs.spaces import Array, Path, map_leaves, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
+from rookery.errors import BadInput, require
+
+KEY = "action_mask"
 
 View = Callable[[Array], Array]
 Axes = Literal["drop first", "move first last", "stay"]
@@ -56,26 +57,14 @@ class FrameStack(BaseWrapper):
 
     def _push(self, path: Path, value: Array) -> Array:
         frame = self._views[path](value)
+        stack = np.empty((len(frame), self.frame_stack, *frame.shape[1:]), frame.dtype)
         old = self._stacks.get(path)
-        if old is None:
-            stack = np.zeros((len(frame), self.frame_stack, *frame.shape[1:]), frame.dtype)
-        else:
-            stack = shifted(old, self.resetting)
+        stack[:, :-1] = 0 if old is None else old[:, 1:]
+        if np.count_nonzero(self.resetting):
+            stack[self.resetting, :-1] = 0
         stack[:, -1] = frame
         self._stacks[path] = stack
         return stack
-
-
-def shifted(stack: Array, emptied: Array) -> Array:
-    """Return a new stack [B, S, ...], one frame older, zeros in the lanes `emptied` [B].
-
-    The newest frame is uninitialised; the caller writes it.
-    """
-    new = np.empty_like(stack)
-    new[:, :-1] = stack[:, 1:]
-    if np.count_nonzero(emptied):
-        new[emptied, :-1] = 0
-    return new
 
 
 def frame_axes(leaf: Space[Any]) -> Axes:
@@ -111,16 +100,55 @@ def stacked_space(space: Space[Any], frames: int) -> Space[Any]:
             f"env.frame_stack pads with zeros, which {space} does not contain: set it to 1",
         )
     batched = batch_space(space, frames)
-    return padded_box(batched, frame_view(space)) if isinstance(batched, spaces.Box) else batched
+    if not isinstance(batched, spaces.Box):
+        return batched
+    view = frame_view(space)
+    low, high = np.minimum(view(batched.low), 0), np.maximum(view(batched.high), 0)
+    return spaces.Box(low, high, dtype=np.dtype(batched.dtype).type)
 
 
-def padded_box(batched: spaces.Box, view: View) -> spaces.Box:
-    """Return a Box of S values as a Box of S frames, with bounds that contain 0."""
-    low, high = view(batched.low), view(batched.high)
-    dtype: Any = batched.dtype
-    return spaces.Box(np.minimum(low, 0), np.maximum(high, 0), dtype=dtype.type)
+def has_action_mask(env: VectorEnv[Any, Any, Any]) -> bool:
+    """True if observations contain a mask of legal actions."""
+    space = env.single_observation_space
+    return isinstance(space, spaces.Dict) and KEY in space.spaces
 
 
-def frame_stack_of(env: Any) -> int:
-    """Return the number of frames in one observation; 1 if no wrapper stacks."""
-    return next((x.frame_stack for x in wrapper_chain(env) if isinstance(x, FrameStack)), 1)
+class ActionMaskWrapper(BaseWrapper):
+    """Observations {"obs": ..., "action_mask": [A]} with the mask from info; a Dict observation
+    gets the mask as a further key."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]):
+        super().__init__(env)
+        obs, action = env.single_observation_space, env.single_action_space
+        if not isinstance(action, spaces.Discrete):
+            raise BadInput(
+                f"env.action_mask needs a Discrete action space, got {action}; set it to false"
+            )
+        self._nested = isinstance(obs, spaces.Dict)
+        parts = dict(obs.spaces) if isinstance(obs, spaces.Dict) else {"obs": obs}
+        require(
+            not has_action_mask(env),
+            f'env.action_mask: the observation already has the key "{KEY}"; remove the option',
+        )
+        self._count = int(action.n)
+        self.single_observation_space = spaces.Dict({**parts, KEY: spaces.MultiBinary(self._count)})
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        obs, info = super().reset(seed=seed, options=options)
+        return self._with_mask(obs, info), info
+
+    def step(self, actions: Any) -> Step:
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        return self._with_mask(obs, info), reward, terminated, truncated, info
+
+    def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        mask = np.asarray(info.get(KEY, ()))
+        missing = np.flatnonzero(~np.broadcast_to(info.get(f"_{KEY}", True), self.num_envs))
+        if mask.shape != (self.num_envs, self._count) or len(missing):
+            got = f"none from environment {missing[0]}" if len(missing) else f"shape {mask.shape}"
+            raise BadInput(
+                f'env.action_mask needs info["{KEY}"] at every reset and step, {self._count}'
+                f" numbers for each of {self.num_envs} environments; got {got}"
+            )
+        return {**(obs if self._nested else {"obs": obs}), KEY: (mask != 0).astype(np.int8)}
