@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rookery.runs.files import writing
-from rookery.runs.table import Row, number, read_rows
+from rookery.runs.files import Row, number, read_rows, writing
 
 LEARNER = ("learn", "reduce", "wait")
 ACTOR = ("env", "inference", "transfer")

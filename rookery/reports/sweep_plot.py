@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rookery.runs.files import read_json, writing
-from rookery.runs.table import parse_number, read_cells
+from rookery.runs.files import parse_number, read_cells, read_json, writing
 
 Rows = Sequence[Mapping[str, str]]
 COLOURS = {"finished": "C0", "stopped": "0.6"}

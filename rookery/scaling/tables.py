@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rookery.runs.table import to_cell, to_text
+from rookery.runs.files import to_cell, to_text
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 

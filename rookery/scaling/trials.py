@@ -12,9 +12,8 @@ from typing import Any, TextIO
 from rookery.errors import RookeryError, require
 from rookery.machine import host_and_cores, versions
 from rookery.processes import termination_as_interrupt
-from rookery.runs.files import write_json, write_text, writing
+from rookery.runs.files import read_rows, write_json, write_text, writing
 from rookery.runs.run import Run
-from rookery.runs.table import read_rows
 from rookery.scaling.child import run_child
 from rookery.scaling.measure import Measured, measure_run, number
 from rookery.scaling.points import Point

@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rookery.backends.ray.cluster import cluster_now
-from rookery.backends.ray.connect import connected
+from rookery.backends.ray.cluster import cluster_now, connected
 from rookery.config import from_values
 from rookery.errors import missing_extra, require
 from rookery.sweep.plan import SweepOptions

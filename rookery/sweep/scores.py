@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rookery.errors import RookeryError, nearest
-from rookery.runs.table import Row, number
+from rookery.runs.files import Row, number
 
 REPORTS = 20
 """Number of reports of a trial, evenly spaced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rookery.runs.table import to_cell, to_text
+from rookery.runs.files import to_cell, to_text
 from rookery.scaling.tables import aligned
 from rookery.sweep.records import SweepFolder, TrialRecord
 from rookery.sweep.space import spell
