@@ -21,6 +21,7 @@ import torch
 
 from rookery.backends.ranks import join as ranks
 from rookery.backends.ranks.launch import MPI_AS_ROOT, free_port, mpirun
+from rookery.processes import rank_place
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--calls", type=int, default=300)
     options = parser.parse_args()
-    where = ranks.place()
+    where = rank_place()
     if where is None:
         start(options.transport, options.ranks)
     else:

@@ -21,8 +21,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
+from rookery.runs.files import Row
 from rookery.runs.run import Run
-from rookery.runs.table import Row
 
 TRAINING, EVALUATION = "episode_return_mean", "eval_return_mean"
 COLUMNS = {"steps": "env_steps", "seconds": "seconds"}

@@ -22,7 +22,7 @@ from rookery.backends.factory import make_backend
 from rookery.backends.serial import Serial
 from rookery.config import resolve
 from rookery.data.steps import Batch
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 from rookery.tracing import program, simplify
 
 REPLAY = {"warm_up": 200, "capacity": 4_000}
@@ -51,7 +51,7 @@ class Case:
         algorithm, environment, use_preset, own = WORK[work]
         settings = {**own, **settings, "backend": "serial", "threads": 1}
         config = resolve(algorithm, environment, settings, use_preset=use_preset).config
-        backend = make_backend(config, Alone(), torch.device("cpu"))
+        backend = make_backend(config, Reducer(), torch.device("cpu"))
         assert isinstance(backend, Serial)
         self.learner, self.actor, memory = backend.learner, backend.actor, backend.memory
         batches: list[Batch] = []

@@ -67,10 +67,8 @@ def cores_each(ranks_here: int) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory instead of returning it to the system.
-
-    Getting it back page by page costs a tenth of a small network's update.
-    """
+    """Make glibc keep freed memory: getting it back from the system, page by page, costs a tenth of
+    a small network's update."""
     trim_threshold, mmap_threshold = -1, -3
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -1,4 +1,4 @@
-"""Start, watch and end process trees; handle signals for a while."""
+"""Process trees: start, watch and end them; signals; this process's rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import IO
+from typing import IO, NamedTuple
 
 import psutil
 
@@ -228,3 +228,25 @@ def termination_as_interrupt() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt_handler)
+
+
+class RankPlace(NamedTuple):
+    """Rank of this process, number of ranks, and the launcher that started them."""
+
+    launcher: str
+    rank: int
+    world: int
+    local_rank: int
+
+
+def rank_place() -> RankPlace | None:
+    """Return this process's rank under mpirun, torchrun or srun; None if it was started alone."""
+    for launcher, rank, world, local in (
+        ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ):
+        if rank in os.environ and world in os.environ:
+            numbers = [int(os.environ.get(name, "0")) for name in (rank, world, local)]
+            return RankPlace(launcher, *numbers) if launcher != "srun" or numbers[1] > 1 else None
+    return None

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.errors import missing_extra
-from rookery.runs.files import read_json, writing
-from rookery.runs.table import Row, number, parse_number, read_cells, read_rows
+from rookery.runs.files import Row, number, parse_number, read_cells, read_json, read_rows, writing
 
 LEARNER = ("learn", "reduce", "wait")
 ACTOR = ("env", "inference", "transfer")

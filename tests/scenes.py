@@ -18,8 +18,7 @@ from rookery.algorithms.ppo import PPO
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import map_batch, tree_map
 from rookery.learning.actor import Actor
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.networks.build import NetConfig
 
 CPU = torch.device("cpu")
@@ -103,7 +102,7 @@ class Loop:
 
     def __init__(self, algorithm, env, seed=0, learner=None):
         self.algorithm = algorithm
-        self.learner = learner or Learner(algorithm, LearnerConfig(), Alone(), CPU)
+        self.learner = learner or Learner(algorithm, LearnerConfig(), Reducer(), CPU)
         self.actor = Actor(env, algorithm, algorithm.collection, CPU, seed)
         self.memory = algorithm.memory(env.num_envs, 1, seed)
         self.env_steps = 0

@@ -15,7 +15,7 @@ import torch
 from served import serving
 
 import rookery
-import rookery.training.evaluation
+import rookery.training.trained
 from rookery.cli.main import main
 
 SOURCE = Path(__file__).parent.parent / "examples" / "cpp_agent"
@@ -151,7 +151,7 @@ def check_same_episodes(program, run):
 @pytest.fixture(autouse=True)
 def shaken(monkeypatch):
     """Add large noise to the weights, so that actions depend on the recurrent state."""
-    load = rookery.training.evaluation.load_weights
+    load = rookery.training.trained.load_weights
 
     def load_and_shake(algorithm, tensors):
         load(algorithm, tensors)
@@ -160,7 +160,7 @@ def shaken(monkeypatch):
             for parameter in algorithm.network.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=random))
 
-    monkeypatch.setattr(rookery.training.evaluation, "load_weights", load_and_shake)
+    monkeypatch.setattr(rookery.training.trained, "load_weights", load_and_shake)
 
 
 def trained(tmp_path, **settings):

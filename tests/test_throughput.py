@@ -8,7 +8,7 @@ from scenes import CPU
 import rookery
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 from rookery.runs import checkpoint
 
 STEPS = 3_000
@@ -103,7 +103,7 @@ def build_samples(algo):
     """Return the samples of the first three rounds: six updates."""
     settings = {"envs": 4, "algo": algo, "backend": "serial"}
     config = resolve("ppo", "CartPole-v1", settings, use_preset=False).config
-    backend = make_backend(config, Alone(), CPU)
+    backend = make_backend(config, Reducer(), CPU)
     for _ in range(3):
         backend.advance(0)
     backend.close()

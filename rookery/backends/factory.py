@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,20 +15,23 @@ from gymnasium.vector import VectorEnv
 
 from rookery.algorithms import Algorithm, algorithm_class
 from rookery.algorithms.base import Collection, Spaces
-from rookery.backends.actor_threads import ActorThreads
-from rookery.backends.base import Backend, Log
-from rookery.backends.common import WeightStore
-from rookery.backends.contents import load_normalizer
-from rookery.backends.ranks.join import on_this_host
+from rookery.backends.base import Backend, Log, load_normalizer
 from rookery.backends.serial import Serial
 from rookery.backends.threads import Threads
 from rookery.config import RunConfig
 from rookery.data.steps import Lanes
-from rookery.envs import frame_stack_of, make_env, normalizer_of, pool_of, statistics, turned
+from rookery.envs import (
+    frame_stack_of,
+    make_env,
+    normalizer_of,
+    pool_of,
+    registered,
+    statistics,
+    turned,
+)
 from rookery.errors import require
 from rookery.learning.actor import Actor
-from rookery.learning.learner import Learner
-from rookery.learning.reduce import Reducer
+from rookery.learning.learner import Learner, Reducer
 from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
 from rookery.memory import budget
 from rookery.memory.replay import Replay
@@ -42,8 +48,6 @@ def make_backend(
 ) -> Backend:
     """Return the backend of this process, restored from `saved` if given."""
     if config.chosen_backend == "ray":
-        from rookery.backends.ray.start import make_driver
-
         return make_driver(config, saved, log)
     step = saved.step if saved else 0
     if config.chosen_backend == "threads":
@@ -60,7 +64,8 @@ def make_serial(
 ) -> Serial:
     """Return the backend `serial`, or a rank of `ranks`, that starts at `step`."""
     rank, world = reducer.rank, reducer.world
-    ranks_here = on_this_host(reducer)
+    host = socket.gethostname()
+    ranks_here = reducer.gather(host).count(host)
     own_cores = cores_each(ranks_here)
     env = make_actor_env(config, rank, config.threads or own_cores)
     torch.set_num_threads(config.threads or useful_threads(spaces_of(env), own_cores))
@@ -81,7 +86,7 @@ def make_threads(
 ) -> Threads:
     """Return the backend `threads`, whose actors start at `step`."""
     count = cores() if config.actors == "auto" else config.actors
-    env_threads = config.threads or max(1, cores() // count)
+    env_threads = config.threads or cores_each(count)
     with lower_priority_of_new_threads():
         env = make_actor_env(config, 0, env_threads)
     require(
@@ -107,10 +112,43 @@ def make_threads(
         own_device = devices[number % len(devices)]
         return make_actor(config, number, count, own_device, step, restart, env=own, turn=turn)
 
-    weights = WeightStore(learner.flat.values)
     with lower_priority_of_new_threads():
-        actors = ActorThreads(count, actor, memory, weights, config.actor_restarts, log)
-    return Threads(config, learner, actors)
+        return Threads(config, learner, memory, count, actor, log)
+
+
+def make_driver(config: RunConfig, saved: Checkpoint | None, log: Log) -> Backend:
+    """Return the driver of a run whose workers are ready, restored from `saved` if given."""
+    from rookery.backends.ray.cluster import cluster_now, connected, needs_of
+
+    with ExitStack() as opened:
+        env = make_env(config.environment, config.env, num_envs=1)
+        opened.callback(env.close)
+        cpus = 0.0
+        if config.actors != "auto":
+            cpus = needs_of(config, 0.0).amount("CPU", config.actors)
+        opened.enter_context(connected("backend=ray", cpus))
+        # Importing Ray before this reads its environment variables too early.
+        from rookery.backends.ray.asynchronous import AsynchronousDriver
+        from rookery.backends.ray.synchronous import SynchronousDriver
+        from rookery.backends.ray.workers import WorkerSpec
+
+        torch.set_num_threads(1)
+        spec = WorkerSpec(
+            config,
+            spaces_of(env),
+            saved.step if saved else 0,
+            [os.path.abspath(path or os.getcwd()) for path in sys.path],
+            registered().get(config.environment),
+        )
+        # Settings that do not suit the environment are refused here, not in a worker.
+        algorithm = make_algorithm(config, spec.spaces, torch.device("cpu"))
+        needs = needs_of(config, cluster_now().amount("GPU"))
+        kind = AsynchronousDriver if algorithm.asynchronous else SynchronousDriver
+        driver = kind(spec, env, algorithm, needs, log)
+        opened.callback(driver.end)
+        driver.start_workers(saved)
+        driver.closing = opened.pop_all()
+        return driver
 
 
 def make_actor_env(config: RunConfig, number: int, threads: int) -> VectorEnv:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from rookery.backends.base import Backend, CheckpointState, Report, Setup
-from rookery.backends.common import ActorTally, Clock, actor_metrics, learn_from
-from rookery.backends.contents import learner_tensors, load_learner, normalizer_tensors
+from rookery.backends.base import (
+    ActorTally,
+    Backend,
+    CheckpointState,
+    Report,
+    Setup,
+    actor_metrics,
+    learn_from,
+    normalizer_tensors,
+)
 from rookery.config import RunConfig
 from rookery.envs import statistics
 from rookery.errors import RookeryError
@@ -28,7 +34,6 @@ class Serial(Backend):
         self.reducer = learner.reducer
         self.collective = self.reducer.world > 1
         self.tally = ActorTally()
-        self.clock = Clock()
 
     def setup(self) -> Setup:
         reducer = self.reducer
@@ -41,12 +46,9 @@ class Serial(Backend):
             device=str(self.learner.device),
             threads=torch.get_num_threads(),
             engine=self.actor.env.engine,  # type: ignore[attr-defined]
-            weights=self.learner.weights,
+            weights=self.learner.flat.values.numel(),
             memory=self.memory.describe(),
         )
-
-    def start(self) -> None:
-        self.clock = Clock()
 
     def advance(self, env_steps: int) -> None:
         """Collect a segment, add it to the memory, and make every update that is due."""
@@ -57,13 +59,13 @@ class Serial(Backend):
         self.memory.add(self.actor.algorithm.prepare(segment))
         learn_from(self.memory, self.learner)
 
-    def report(self, interrupted: bool) -> Report:
+    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
         """Exchange progress and the statistics of normalisation with the other ranks."""
-        learner, clock = self.learner, self.clock
-        self.tally.add(self.actor.take_played())
+        learner, tally = self.learner, self.tally
+        tally.add(self.actor.take_played())
         if self.reducer.rank == 0:
-            self.tally.notices += learner.take_notices()
-        own = self.tally.take(learner.times, clock.cpu_seconds(), interrupted, clock.elapsed())
+            tally.notices += learner.take_notices()
+        own = tally.take(learner.times._replace(cpu_s=cpu_s), interrupted, seconds)
         workers = self.reducer.gather(own)
         for moments in statistics(self.actor.env).values():
             moments.merge(self.reducer.gather(moments.take_pending()))
@@ -72,35 +74,28 @@ class Serial(Backend):
     def metrics(self, seconds: float) -> dict[str, float]:
         return (
             self.learner.take_metrics()
-            | {"learning_rate": self.learner.learning_rate}
+            | {"learning_rate": self.learner.optimizer.learning_rate}
             | self.memory.take_report(seconds)
             | actor_metrics([self.tally], self.actor.algorithm.explores_by)
             | {"actors_healthy": self.reducer.world}
         )
 
     def state(self) -> CheckpointState | None:
-        ranks = self.reducer.gather(self.random_states())
+        generators = {"actor": self.actor.generator, "memory": self.memory.generator}
+        ranks = self.reducer.gather({name: each.get_state() for name, each in generators.items()})
         digests = self.reducer.gather(self.learner.digest())
         if len(set(digests)) > 1:
             raise RookeryError(f"the weights of the ranks differ: {digests}")
         if self.reducer.rank > 0:
             return None
         random = {f"{name}.{rank}": s for rank, own in enumerate(ranks) for name, s in own.items()}
-        tensors = learner_tensors(self.learner) | {"random": random}
+        tensors = self.learner.tensors() | {"random": random}
         return CheckpointState(tensors | normalizer_tensors(self.actor.env), self.learner.counts())
-
-    def random_states(self) -> dict[str, Tensor]:
-        """Return the states of this rank's random generators."""
-        return {
-            "actor": self.actor.generator.get_state(),
-            "memory": self.memory.generator.get_state(),
-        }
 
     def restore(self, saved: Checkpoint) -> None:
         """Load networks, optimizer, counters and random states; the statistics of normalisation
         are loaded before the actor resets its environments."""
-        load_learner(self.learner, saved.tensors)
-        self.learner.load_counts(saved.meta)
+        self.learner.load(saved.tensors, saved.meta)
         # A run resumed on more ranks than it had gives the new ones fresh random states.
         random, rank = saved.tensors["random"], self.reducer.rank
         if f"actor.{rank}" in random:

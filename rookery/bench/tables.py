@@ -9,7 +9,7 @@ from typing import Any
 
 from rookery.bench.spec import DURATION, Benchmark
 from rookery.bench.variants import text_of, variant_label
-from rookery.runs.table import to_text
+from rookery.runs.files import to_text
 
 TableRow = Mapping[str, Any]
 TABLE_COLUMNS = (

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.backends.ranks.join import place
 from rookery.config import RunConfig, default_config, from_values, read_config, resolve
 from rookery.errors import BadInput, require
 from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, peek_flag
+from rookery.processes import rank_place
 from rookery.runs.files import to_json
 from rookery.training.start import new_run, resume, start
 from rookery.training.trained import TrainedRun
@@ -116,7 +116,7 @@ def parse_settings(
 
 def first_rank() -> bool:
     """True if this process prints for all ranks."""
-    where = place()
+    where = rank_place()
     return where is None or where.rank == 0
 
 

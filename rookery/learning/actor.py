@@ -22,14 +22,11 @@ def episodes_per_lane(episodes: int, lanes: int) -> np.ndarray:
     return episodes // lanes + (np.arange(lanes) < episodes % lanes)
 
 
-def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Return rows stacked into one array; a single row is not copied."""
-    return rows[0][None] if len(rows) == 1 else np.stack(rows)
-
-
-def stacked_tensors(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return rows stacked into one tensor; a single row is not copied."""
-    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+def stacked(rows: Sequence[Any]) -> Any:
+    """Return arrays or tensors stacked into one; a single one is not copied."""
+    if len(rows) == 1:
+        return rows[0][None]
+    return torch.stack(tuple(rows)) if isinstance(rows[0], torch.Tensor) else np.stack(rows)
 
 
 class Stopped(Exception):
@@ -49,7 +46,7 @@ class Pooled(Protocol):
 
 
 class Times(NamedTuple):
-    """Seconds an actor spent since it started."""
+    """Seconds an actor or a learner spent since it started."""
 
     env_s: float = 0.0
     """In the environments."""
@@ -57,6 +54,13 @@ class Times(NamedTuple):
     """Choosing actions."""
     transfer_s: float = 0.0
     """Copying observations to the network's device, and actions back."""
+    learn_s: float = 0.0
+    reduce_s: float = 0.0
+    """In sums over ranks."""
+    wait_s: float = 0.0
+    """Waiting for batches or segments to learn from."""
+    cpu_s: float = 0.0
+    """CPU time of all threads of its process."""
 
     def plus(self, other: Times) -> Times:
         return Times(*(a + b for a, b in zip(self, other, strict=True)))
@@ -172,7 +176,11 @@ class Actor:
         self.obs, reward, terminated, truncated, info = self.env.step(action)
         self.env_s += time.perf_counter() - start
         with self.turn:
-            self.note_episodes(info, counted)
+            if "episode" in info:
+                ended = info["episode"]
+                done = ended["done"] if counted is None else ended["done"] & counted
+                for lane in done.nonzero()[0]:
+                    self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
             self.notices += info.get("notices", ())
             mask = ~self.resetting
             if "lost" in info:  # a server is unreachable: no step was made there
@@ -227,15 +235,6 @@ class Actor:
         tensors = to_tensors(observed, self.device)
         return tensors if self.pool is None else tree_map(lambda x: x[tensors], self.pool)
 
-    def note_episodes(self, info: dict[str, Any], counted: np.ndarray | None) -> None:
-        """Record return and length of the episodes that have just ended."""
-        if "episode" not in info:
-            return
-        ended = info["episode"]
-        done = ended["done"] if counted is None else ended["done"] & counted
-        for lane in done.nonzero()[0]:
-            self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
-
     def segment(self, rows: list[StepRow], state: Tree, reward: torch.Tensor) -> Segment:
         """Return rows stacked into [T, B, ...] on the actor's device."""
 
@@ -247,11 +246,11 @@ class Actor:
         mask = stack("mask")
         steps = Steps(
             obs=self.on_device(tree_map(lambda *x: stacked(x), *[r.obs for r in rows])),
-            action=stacked_tensors([d.action for d in decisions]),
+            action=stacked([d.action for d in decisions]),
             reward=stack("reward") * mask,
             discount=stack("discount"),
             mask=mask,
-            extra=tree_map(lambda *x: stacked_tensors(x), *[d.extra for d in decisions]),
+            extra=tree_map(lambda *x: stacked(x), *[d.extra for d in decisions]),
         )
         next_obs = self.on_device(self.observed())
         # Cloned: tensors made in inference mode may take no part in a gradient.
@@ -260,7 +259,6 @@ class Actor:
 
     @property
     def times(self) -> Times:
-        """Times since the actor started."""
         return Times(self.env_s, self.inference_s, self.transfer_s)
 
     def take_played(self) -> Played:

@@ -16,12 +16,14 @@ from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
+from rookery.learning.actor import Times
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
-from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
 from rookery.tracing import traced
 
 METRIC_SLOTS = 15
+Tensors = dict[str, dict[str, Tensor]]
+"""Tensors by file of the checkpoint and name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +61,31 @@ class Outcome(NamedTuple):
     priorities: Tensor | None
 
 
-class LearnerTimes(NamedTuple):
-    """Seconds a learner spent since it started."""
+class Reducer:
+    """Communication between ranks, which all make the same calls in the same order.
 
-    learn_s: float = 0.0
-    reduce_s: float = 0.0
-    """In sums over ranks."""
-    wait_s: float = 0.0
-    """Waiting for batches."""
-    cpu_s: float = 0.0
+    Subclasses communicate; this class is for a single process.
+    """
 
-    def plus(self, other: LearnerTimes) -> LearnerTimes:
-        return LearnerTimes(*(a + b for a, b in zip(self, other, strict=True)))
+    name = "one process"
+    rank = 0
+    world = 1
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace `tensor` by its sum over ranks, on every rank."""
+
+    def sum_to_first(self, tensor: Tensor) -> None:
+        """Replace `tensor` by its sum over ranks, on rank 0."""
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Replace `tensor` by that of rank 0."""
+
+    def gather(self, item: Any) -> list[Any]:
+        """Return the items of all ranks, by rank, on every rank."""
+        return [item]
+
+    def close(self) -> None:
+        """Leave the group."""
 
 
 class Learner:
@@ -120,7 +135,9 @@ class Learner:
         whole = reducer.world == 1 and config.micro_batches == 1
         self.in_one_piece = whole and not algorithm.may_stop
         """True if nothing comes between an update's gradient and its step."""
-        self.share_weights()
+        # All ranks start with the network of rank 0 and the modules saved beside it.
+        for values in (self.flat.values, *self.saved_parameters()):
+            reducer.broadcast(values)
         seed = torch.randint(2**62, (1,)).to(device)
         reducer.broadcast(seed)
         self.generator = torch.Generator(device).manual_seed(int(seed))
@@ -129,12 +146,6 @@ class Learner:
     def modules(self) -> list[nn.Module]:
         """Return the modules that a loss depends on."""
         return [self.algorithm.network, *self.algorithm.saved().values()]
-
-    def share_weights(self) -> None:
-        """Send the network of rank 0 and the modules saved beside it to all ranks."""
-        self.reducer.broadcast(self.flat.values)
-        for parameter in self.saved_parameters():
-            self.reducer.broadcast(parameter)
 
     def digest(self) -> str:
         """Return a SHA-256 of the network and the modules saved beside it: equal on all ranks."""
@@ -153,17 +164,8 @@ class Learner:
         self.optimizer.learning_rate = learning_rate_at(self.algorithm.config, done)
 
     @property
-    def learning_rate(self) -> float:
-        return self.optimizer.learning_rate
-
-    @property
-    def weights(self) -> int:
-        """Number of the network's parameters."""
-        return self.flat.values.numel()
-
-    @property
-    def times(self) -> LearnerTimes:
-        return LearnerTimes(self.learn_s, self.reduce_s)
+    def times(self) -> Times:
+        return Times(learn_s=self.learn_s, reduce_s=self.reduce_s)
 
     def update(self, batch: Batch) -> Outcome:
         """Make one update on a batch, the same on every rank."""
@@ -175,7 +177,8 @@ class Learner:
         self.algorithm.before_update(self.generator)
         if self.in_one_piece:
             outcome = Outcome(False, self.gradient(batch))
-            self.step_optimizer()
+            self.optimizer.step(self.divisor)
+            self.count_update()
             self.learn_s += time.perf_counter() - start
             return outcome
         statistics = self.algorithm.statistics(batch)
@@ -189,7 +192,10 @@ class Learner:
         else:
             self.reduce(self.reducer.sum_to_first, self.flat.buffer)
             self.reduce(self.reducer.broadcast, self.flat.spare)
-        stop = self.algorithm.stop(LazyMetrics(self.metric_names, self.flat.spare))
+        stop = False
+        if self.algorithm.may_stop:
+            values = self.flat.spare.tolist()
+            stop = self.algorithm.stop(dict(zip(self.metric_names, values, strict=False)))
         if not stop:
             self.step(statistics)
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
@@ -244,20 +250,12 @@ class Learner:
         """Step along the clipped gradient; with sync=broadcast only rank 0, which sends weights."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
-        if self.config.sync == "allreduce":
-            self.measure(statistics)
-            self.step_optimizer()
-            return
-        if self.reducer.rank == 0:
+        if self.config.sync == "allreduce" or self.reducer.rank == 0:
             self.measure(statistics)
             self.optimizer.step(self.divisor)
-        for values in (self.flat.values, self.sums, self.samples):
-            self.reduce(self.reducer.broadcast, values)
-        self.count_update()
-
-    def step_optimizer(self) -> None:
-        """Step along the clipped gradient."""
-        self.optimizer.step(self.divisor)
+        if self.config.sync == "broadcast":
+            for values in (self.flat.values, self.sums, self.samples):
+                self.reduce(self.reducer.broadcast, values)
         self.count_update()
 
     def count_update(self) -> None:
@@ -294,10 +292,10 @@ class Learner:
 
     def check_finite(self) -> None:
         """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""
-        # A sum with anything in it that is not finite is not finite either.
-        if not math.isfinite(total(self.sums)):
-            names = ["grad_norm", *self.metric_names]
-            values = dict(zip(names, (self.sums / self.counted).tolist(), strict=False))
+        # A sum with anything in it that is not finite is not finite; NumPy is faster for few.
+        sums: Any = self.sums.numpy() if self.sums.device.type == "cpu" else self.sums
+        if not math.isfinite(float(sums.sum())):
+            values = self.metric_means()
             bad = next(name for name, value in values.items() if not math.isfinite(value))
             raise Diverged(
                 f"training diverged: {bad} is {values[bad]} after {self.updates} updates;"
@@ -309,41 +307,68 @@ class Learner:
         self.check_finite()
         if not self.counted:
             return {}
-        means = (self.sums / self.counted).tolist()
+        means = self.metric_means()
         self.sums.zero_()
         self.counted = 0
+        return means
+
+    def metric_means(self) -> dict[str, float]:
+        """Return means over the updates since the last `take_metrics`."""
+        means = (self.sums / self.counted).tolist()
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
 
+    def tensors(self) -> Tensors:
+        """Return the weights of the networks and the state of the optimizer."""
+        files: Tensors = {
+            "weights": dict(self.algorithm.network.named_parameters()),
+            "optimizer": self.optimizer.state,
+        }
+        for name, module in self.algorithm.saved().items():
+            files[name] = dict(module.named_parameters())
+        return files
+
     def counts(self) -> dict[str, int]:
-        """Return what `load_counts` needs to continue."""
         return {"updates": self.updates, "samples": int(self.samples)}
 
-    def load_counts(self, saved: Mapping[str, Any]) -> None:
-        """Continue from what `counts` returned; samples from 0 where a checkpoint has none."""
-        self.updates = int(saved["updates"])
-        self.samples.fill_(int(saved.get("samples", 0)))
-
-    def load_optimizer(self, saved: dict[str, Tensor]) -> None:
-        """Load the optimizer state of a checkpoint; that of another optimizer is refused."""
+    def load(self, tensors: Tensors, counts: Mapping[str, Any]) -> None:
+        """Continue from what `tensors` and `counts` returned; those of another network or optimizer
+        are refused. Samples count from 0 where a checkpoint has none."""
+        load_weights(self.algorithm, tensors)
+        saved = tensors["optimizer"]
         require(
             set(saved) == set(self.optimizer.state),
             "algo.optimizer: the checkpoint was made with another optimizer; use the same",
         )
         for name, value in self.optimizer.state.items():
             value.copy_(saved[name])
+        self.updates = int(counts["updates"])
+        self.samples.fill_(int(counts.get("samples", 0)))
 
 
-def total(values: Tensor) -> float:
-    """Return the sum of a few numbers; on the CPU by NumPy, which is faster for few."""
-    return float(values.numpy().sum() if values.device.type == "cpu" else values.sum())
+def load_weights(algorithm: Algorithm, tensors: Tensors) -> None:
+    """Load the algorithm's networks; weights of other networks are refused."""
+    load_parameters(algorithm.network, tensors["weights"])
+    for name, module in algorithm.saved().items():
+        require(name in tensors, f"the checkpoint is of another algorithm: it has no {name}")
+        load_parameters(module, tensors[name])
 
 
-class LazyMetrics(dict[str, float]):
-    """Metrics that are read from their tensor on access: reading waits for the GPU."""
+def load_parameters(module: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy saved weights into a module's parameters."""
+    parameters = dict(module.named_parameters())
+    check_network_matches(saved, {name: p.shape for name, p in parameters.items()})
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
 
-    def __init__(self, names: list[str], values: Tensor):
-        super().__init__()
-        self.names, self.values_tensor = names, values
 
-    def __missing__(self, name: str) -> float:
-        return float(self.values_tensor[self.names.index(name)])
+def check_network_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
+    """Raise BadInput that names the first difference, unless all names and shapes are equal."""
+    other = "the checkpoint is of a different network"
+    for name, shape in wanted.items():
+        require(name in saved, f"{other}: it has no {name}, which has shape {list(shape)} here")
+        found = list(saved[name].shape)
+        agree = found == list(shape)
+        require(agree, f"{other}: {name} is {found}, this network has {list(shape)}")
+    extra = next((name for name in saved if name not in wanted), None)
+    require(extra is None, f"{other}: its {extra} does not exist in this network")

@@ -1,23 +1,29 @@
-"""A trained agent as a function from observation to action."""
+"""A trained agent as a function from observation to action, and its scores."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Algorithm, Spaces
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
+from rookery.learning.actor import episodes_per_lane
 from rookery.networks.action_masks import legal_actions_of
 from rookery.networks.recurrent import carry
 
 LONG_AFTER = 10**12
 """Environment steps for exploration as at the end of training."""
+RESAMPLES = 2_000
 
 
+@dataclass(eq=False)
 class Policy:
     """`policy(obs) -> action` for one environment; recurrent state is kept inside.
 
@@ -27,25 +33,18 @@ class Policy:
     raw observation to what the network was trained on, where they differ (normalisation).
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        spaces: Spaces,
-        device: torch.device,
-        preprocess: Callable[[Any], Any] = lambda obs: obs,
-        greedy: bool = True,
-        seed: int = 0,
-        epsilon: float = 0.0,
-    ):
-        self.algorithm = algorithm
-        self.spaces = spaces
-        self.device = device
-        self.preprocess = preprocess
-        self.greedy = greedy
-        self.epsilon = epsilon
-        self.random = np.random.default_rng(seed)
-        self.drawn = EvenDraw(spaces, seed)
-        self.generator = torch.Generator(device).manual_seed(seed)
+    algorithm: Algorithm
+    spaces: Spaces
+    device: torch.device
+    preprocess: Callable[[Any], Any] = lambda obs: obs
+    greedy: bool = True
+    seed: int = 0
+    epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+        self.drawn = EvenDraw(self.spaces, self.seed)
+        self.generator = torch.Generator(self.device).manual_seed(self.seed)
         self.reset()
 
     def reset(self) -> None:
@@ -91,7 +90,7 @@ class Policy:
 class EvenDraw:
     """Draws actions uniformly from the action space, or from the legal ones."""
 
-    def __init__(self, spaces: Spaces, seed: int):
+    def __init__(self, spaces: Spaces, seed: int = 0):
         self.space = spaces.action
         self.space.seed(seed)
         self.legality = legal_actions_of(spaces.obs, spaces.action)
@@ -104,20 +103,85 @@ class EvenDraw:
         return self.space.sample(self.legality(row).numpy().astype(np.int8))
 
 
-class RandomPolicy:
-    """Draws actions uniformly."""
-
-    def __init__(self, spaces: Spaces, seed: int = 0):
-        self.drawn = EvenDraw(spaces, seed)
+class RandomPolicy(EvenDraw):
+    """A policy that draws actions uniformly."""
 
     def decide(self, obs: Tree, reward: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         """Return a random action for each lane."""
-        return np.stack([np.asarray(self.drawn(obs, lane)) for lane in range(state)]), state
+        lanes = range(len(reward))
+        return np.stack([np.asarray(self(obs, lane)) for lane in lanes]), state
 
     def begin(self, lanes: int) -> Tree:
-        """Return the number of lanes as the state."""
-        return lanes
+        """Return an empty state."""
+        return ()
 
-    def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
-        """Return the state unchanged."""
-        return state
+
+@dataclass(frozen=True)
+class Scores:
+    """Returns and lengths of evaluated episodes."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    def summary(self) -> dict[str, Any]:
+        """Return mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
+        low, high = bootstrap_interval(self.returns)
+        return {
+            "episodes": len(self.returns),
+            "return_mean": float(self.returns.mean()),
+            "return_std": float(self.returns.std()),
+            "return_min": float(self.returns.min()),
+            "return_max": float(self.returns.max()),
+            "return_iqm": interquartile_mean(self.returns),
+            "return_iqm_low": low,
+            "return_iqm_high": high,
+            "length_mean": float(self.lengths.mean()),
+        }
+
+
+def evaluate(policy: Policy | RandomPolicy, env: VectorEnv, episodes: int, seed: int) -> Scores:
+    """Play exactly `episodes` episodes on `env`; each lane plays a number fixed beforehand.
+
+    Taking whichever episodes end first would favour short ones. What a lane plays after its
+    share is not counted.
+    """
+    lanes = env.num_envs
+    left = episodes_per_lane(episodes, lanes)
+    played: list[tuple[float, int]] = []
+    obs, _ = env.reset(seed=seed)
+    state = policy.begin(lanes)
+    resetting = np.zeros(lanes, dtype=bool)
+    reward = np.zeros(lanes)
+    while (left > 0).any():
+        action, state = policy.decide(obs, reward, state)
+        obs, reward, terminated, truncated, info = env.step(action)
+        for notice in info.get("notices", ()):
+            print(notice, file=sys.stderr)
+        if "episode" in info:
+            ended = info["episode"]["done"] & (left > 0)
+            left -= ended
+            for lane in ended.nonzero()[0]:
+                episode = info["episode"]
+                played.append((episode["return"][lane], episode["length"][lane]))
+        reward = np.where(resetting, 0.0, reward)
+        state = carry(state, resetting)
+        resetting = terminated | truncated
+    return Scores(np.array([r for r, _ in played]), np.array([n for _, n in played]))
+
+
+def interquartile_mean(values: np.ndarray) -> float:
+    """Return the mean of the middle half; values at its edges count in part."""
+    ordered = np.sort(values)
+    edges = np.arange(len(ordered) + 1) / len(ordered)
+    share = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
+    return float((ordered * share).sum() / share.sum())
+
+
+def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of the interquartile mean."""
+    random = np.random.default_rng(0)
+    draws = random.choice(values, (RESAMPLES, len(values)))
+    means = np.array([interquartile_mean(draw) for draw in draws])
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)

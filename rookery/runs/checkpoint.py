@@ -27,7 +27,7 @@ from rookery.errors import BadInput, require
 from rookery.runs.files import jsonable, read_json, to_json, writing
 
 FORMAT = 1
-_NAME = re.compile(r"(?P<old>\.old_)?step_(?P<step>\d+)")
+_NAME = re.compile(r"(\.old_)?step_\d+")
 
 
 @dataclass
@@ -55,7 +55,6 @@ def save_checkpoint(
     steps in `protect` are never removed and do not count. Only one process may write to a folder.
     """
     require(keep is None or keep >= 1, f"keep: at least one checkpoint must be kept, got {keep}")
-    folder = Path(folder)
     place = path_of(folder, step)
     with writing(place):
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,13 +66,15 @@ def save_checkpoint(
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        _prune(folder, step, keep, protect)
+        if keep is not None:
+            others = [path for path in _candidates(folder) if _step(path) not in {step, *protect}]
+            for path in others[: max(0, len(others) - (keep - 1))]:
+                _remove(path)
     return place
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in `path`; raise BadInput that names a missing or damaged file."""
-    path = Path(path)
     require(path.is_dir(), f"{path}: no such checkpoint")
     body = _read_meta(path / "meta.json")
     tensors = {
@@ -86,7 +87,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def load_newest(folder: Path) -> Checkpoint:
     """Return the newest checkpoint that is not damaged."""
     skipped: list[str] = []
-    for path in reversed(_candidates(Path(folder))):
+    for path in reversed(_candidates(folder)):
         try:
             found = load_checkpoint(path)
         except BadInput as error:
@@ -100,12 +101,12 @@ def load_newest(folder: Path) -> Checkpoint:
 
 def steps(folder: Path) -> list[int]:
     """Return the steps of all checkpoints, oldest first, damaged ones included."""
-    return [_step(path) for path in _candidates(Path(folder))]
+    return [_step(path) for path in _candidates(folder)]
 
 
 def label_checkpoint(folder: Path, name: str, step: int) -> None:
     """Make the link `folder/name` ("best", "last") point to the checkpoint of `step`."""
-    link = Path(folder) / name
+    link = folder / name
     fresh = link.with_name(f".{name}")
     with writing(link):
         fresh.unlink(missing_ok=True)
@@ -115,22 +116,7 @@ def label_checkpoint(folder: Path, name: str, step: int) -> None:
 
 def path_of(folder: Path, step: int) -> Path:
     """Return the path of the checkpoint of `step`."""
-    return Path(folder) / f"step_{step:09d}"
-
-
-def check_network_matches(saved: Mapping[str, Tensor], wanted: Mapping[str, torch.Size]) -> None:
-    """Raise BadInput that names the first difference, unless all names and shapes are equal."""
-    other = "the checkpoint is of a different network"
-    for name, shape in wanted.items():
-        require(name in saved, f"{other}: it has no {name}, which has shape {list(shape)} here")
-        found = list(saved[name].shape)
-        agree = found == list(shape)
-        require(agree, f"{other}: {name} is {found}, this network has {list(shape)}")
-    extra = next((name for name in saved if name not in wanted), None)
-    require(extra is None, f"{other}: its {extra} does not exist in this network")
-
-
-# ---------------------------------------------------------------- writing
+    return folder / f"step_{step:09d}"
 
 
 def _write(
@@ -141,18 +127,15 @@ def _write(
     files = {}
     for name, state in tensors.items():
         require(re.fullmatch(r"[\w-]+", name), f'"{name}" is not a valid name of a state file')
-        data = bytes_of({key: _contiguous_copy(value) for key, value in state.items()})
+        # safetensors refuses tensors that share memory (tied parameters) or are not contiguous.
+        whole = torch.contiguous_format
+        data = bytes_of({k: v.detach().cpu().clone(memory_format=whole) for k, v in state.items()})
         _write_synced(fresh / f"{name}.safetensors", data)
         files[f"{name}.safetensors"] = {"bytes": len(data), "sha256": _digest(data)}
     body = {"format": FORMAT, "step": int(step), "files": files, "meta": jsonable(meta)}
     text = to_json({**body, "sha256": _digest_of_body(body)})
     _write_synced(fresh / "meta.json", text.encode())
     _sync_folder(fresh)
-
-
-def _contiguous_copy(value: Tensor) -> Tensor:
-    # safetensors refuses tensors that share memory (tied parameters) or are not contiguous.
-    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
@@ -207,17 +190,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(gone)
 
 
-def _prune(folder: Path, newest: int, keep: int | None, protect: Collection[int]) -> None:
-    if keep is None:
-        return
-    rest = [path for path in _candidates(folder) if _step(path) not in {newest, *protect}]
-    for path in rest[: max(0, len(rest) - (keep - 1))]:
-        _remove(path)
-
-
-# ---------------------------------------------------------------- reading
-
-
 def _candidates(folder: Path) -> list[Path]:
     """Return the checkpoint folders, oldest first; an `.old_` one only if none has replaced it."""
     paths = [path for path in folder.glob("*step_*") if _NAME.fullmatch(path.name)]
@@ -229,8 +201,7 @@ def _candidates(folder: Path) -> list[Path]:
 
 
 def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match["step"]) if match else -1
+    return int(path.name.rpartition("_")[2])
 
 
 def _read_meta(path: Path) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rookery.errors import BadInput, nearest, require
-from rookery.runs.files import new_folder, read_json, write_json, writing
-from rookery.runs.table import Row, read_rows
+from rookery.runs.files import Row, new_folder, read_json, read_rows, write_json, writing
 
 
 class Run:
@@ -20,6 +19,17 @@ class Run:
     def __init__(self, path: Path, config: dict[str, Any]):
         self.path = path
         self.config = config
+        self.name = path.name
+        self.checkpoints = path / "checkpoints"
+        self.log_path = path / "log.txt"
+        self.progress_path = path / "progress.csv"
+        """A row for each report."""
+        self.result_path = path / "result.json"
+        """Status and totals of a run that ended."""
+        self.status_path = path / "status.txt"
+        """Status table of the workers on a cluster, rewritten at each report."""
+        self.stop_path = path / "stop"
+        """File whose existence asks the run to save a checkpoint and stop."""
 
     @classmethod
     def create(cls, runs_dir: str | Path, name: str | None, config: dict[str, Any]) -> Self:
@@ -51,53 +61,12 @@ class Run:
         require(isinstance(config, dict), f"{file}: must be a JSON object of settings")
         return cls(path, config)
 
-    def rewrite_config(self, config: dict[str, Any]) -> None:
-        """Replace the settings, for example when a resumed run is extended."""
-        self.config = config
-        write_json(self.path / "config.json", config)
-
-    @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return self.path.name
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def log_path(self) -> Path:
-        """Text log."""
-        return self.path / "log.txt"
-
-    @property
-    def stop_path(self) -> Path:
-        """File whose existence asks the run to save a checkpoint and stop."""
-        return self.path / "stop"
-
-    @property
-    def status_path(self) -> Path:
-        """Status table of the workers on a cluster, rewritten at each report."""
-        return self.path / "status.txt"
-
-    @property
-    def progress_path(self) -> Path:
-        """CSV file with a row for each report."""
-        return self.path / "progress.csv"
-
-    @property
-    def result_path(self) -> Path:
-        """JSON file with the status and totals of a run that ended."""
-        return self.path / "result.json"
-
     @property
     def result(self) -> dict[str, Any] | None:
         """Content of result.json; None while the run has not ended."""
         return dict(read_json(self.result_path)) if self.result_path.exists() else None
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write result.json."""
         write_json(self.result_path, result)
 
     def write_failure(self, message: str, details: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from rookery.errors import RookeryError
-from rookery.runs.table import Row, number
+from rookery.runs.files import Row, number
 
 WARM_UP = 0.3
 """Fraction of a run's seconds that is left out of the measurement."""

@@ -12,9 +12,8 @@ from typing import Any, TextIO
 from rookery.errors import RookeryError, require
 from rookery.machine import host_and_cores, versions
 from rookery.processes import ProcessTree, termination_as_interrupt
-from rookery.runs.files import write_json, write_text, writing
+from rookery.runs.files import number, read_rows, write_json, write_text, writing
 from rookery.runs.run import Run
-from rookery.runs.table import number, read_rows
 from rookery.scaling.speed import Measured, measure_run
 from rookery.scaling.study import Point, Study
 from rookery.scaling.tables import Reference, scaling_csv

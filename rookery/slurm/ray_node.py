@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rookery.backends.ranks.launch import free_port
-from rookery.backends.ray.connect import require_ray
+from rookery.backends.ray.cluster import require_ray
 from rookery.errors import RookeryError, require
 from rookery.fields import flags_of, from_dict, parse_flags
 from rookery.processes import ProcessTree, handling_signals

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rookery.backends.ray.connect import require_ray
+from rookery.backends.ray.cluster import require_ray
 from rookery.errors import RookeryError
 from rookery.slurm.head_address import is_listening
 

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.backends.ray.cluster import cluster_now
-from rookery.backends.ray.connect import connected
+from rookery.backends.ray.cluster import cluster_now, connected
 from rookery.config import RunConfig, from_values, read_config, resolve, to_values
 from rookery.errors import BadInput, missing_extra, nearest, require
 from rookery.fields import flag_name, flags_of, nest, require_least

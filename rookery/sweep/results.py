@@ -12,8 +12,7 @@ import yaml
 from rookery.bench.tables import aligned
 from rookery.config import from_values, preset_base, to_values
 from rookery.fields import flag_name, nest
-from rookery.runs.files import write_text
-from rookery.runs.table import to_cell, to_text
+from rookery.runs.files import to_cell, to_text, write_text
 from rookery.sweep.records import SweepFolder, TrialRecord, TrialResources
 from rookery.sweep.space import spell
 

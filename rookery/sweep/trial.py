@@ -20,8 +20,8 @@ from ray import tune
 
 from rookery.errors import RookeryError, nearest
 from rookery.processes import ProcessTree
+from rookery.runs.files import Row, number
 from rookery.runs.run import Run
-from rookery.runs.table import Row, number
 from rookery.scaling.trials import failure_reason
 
 REPORTS = 20

@@ -14,32 +14,28 @@ from typing import Any, TextIO
 
 import torch
 
-from rookery.backends.base import LearnerLost, Setup
+from rookery.backends.base import CheckpointState, LearnerLost
 from rookery.backends.factory import make_backend
 from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
 from rookery.diagnostics.profiling import Profile
 from rookery.errors import RookeryError, RunFailed
-from rookery.learning.reduce import Reducer
+from rookery.learning.learner import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
 from rookery.processes import STOP_SIGNALS, handling_signals
 from rookery.reports import draw_split
 from rookery.runs import checkpoint
-from rookery.runs.callbacks import Callback, Callbacks
-from rookery.runs.console import ConsoleSink
+from rookery.runs.callbacks import Callback, ConsoleSink, CsvSink, TensorBoardSink, close_all
 from rookery.runs.run import Run
-from rookery.runs.sinks import CsvSink, TensorBoardSink
-from rookery.training.checkpointer import Checkpointer
-from rookery.training.evaluation import Evaluation
-from rookery.training.progress import Progress
-from rookery.training.reporter import Reporter
+from rookery.training.reporter import Progress, Reporter
+from rookery.training.trained import evaluate_while_training
 
 STOP_INTERVAL_S = 0.2
 """Time between looks for the file `stop`."""
 
 
 class TrainingLoop:
-    """One process of a run: its backend, reporter, checkpointer and evaluation.
+    """One process of a run, which advances its backend, reports, evaluates and saves checkpoints.
 
     `path` is the run's folder, and `run` the same as an object on rank 0, which writes to it.
     """
@@ -56,49 +52,64 @@ class TrainingLoop:
         callbacks: Sequence[Callback] = (),
     ):
         keep_freed_memory()
-        self.run_folder, self.config, self.reducer = run, config, reducer
+        self.run_folder, self.config, self.reducer, self.device = run, config, reducer, device
         saved = checkpoint.load_newest(path / "checkpoints") if resuming else None
         self.progress = Progress()
         if saved is not None:
             self.progress.load(saved.meta)
+        self.saved_at: int | None = None
+        """Step of the last checkpoint that this process wrote."""
+        self.best: tuple[int, float] | None = saved.meta.get("best") if saved else None
+        """Step and mean return of the best evaluation."""
         console = console or sys.stdout
-        own = [*report_writers(run, config, saved, reducer, console), *callbacks] if run else []
-        self.reporter = Reporter(
-            run,
-            self.progress,
-            Callbacks(own),
-            console,
-            config.warm_up_updates,
-            config.ray.status_seconds,
-        )
+        writers: list[Callback] = []
+        if run is not None:
+            step = saved.step if saved else None
+            # mpirun gives its ranks a terminal of their own even where its output is a file.
+            plain = reducer.world > 1 and os.environ.get(CONSOLE) is None
+            writers = [
+                CsvSink(run.progress_path, step),
+                TensorBoardSink(run.path, step),
+                ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
+            ]
+        self.callbacks = [*writers, *callbacks]
+        self.reporter = Reporter(run, config, self.progress, self.callbacks, console)
         try:
             self.backend = make_backend(config, reducer, device, saved, self.reporter.announce)
         except RookeryError as error:
-            self.reporter.callbacks.close()
-            if isinstance(error, RunFailed):
-                raise logged(run, error) from None
-            if run is not None and not resuming:
+            close_all(self.callbacks)
+            if run is not None and isinstance(error, RunFailed):
+                run.write_failure(str(error), error.details)
+            elif run is not None and not resuming:
                 run.remove()
             raise
-        self.setup = self.backend.setup()
-        self.progress.started = time.monotonic()
-        self.checkpointer = Checkpointer(run, config, self.progress, self.reporter, saved)
-        self.evaluation = None if config.eval_steps is None else Evaluation(config, device)
+        self.setup = setup = self.backend.setup()
         self.profile = Profile(run.path / "profile") if run and config.profile else None
-        for line in opening_lines(config, self.setup, saved):
-            self.reporter.announce(line)
+        self.reporter.announce(
+            f"{config.algorithm} on {config.environment}: {setup.description},"
+            f" {config.envs} environments each ({setup.engine}), {setup.threads} threads,"
+            f" {setup.device}, {setup.weights:,} weights"
+        )
+        if setup.memory is not None:
+            self.reporter.announce(setup.memory)
+        if saved is not None:
+            self.reporter.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
+            for line in saved.skipped:
+                self.reporter.announce(f"skipped: {line}")
 
     def run(self) -> None:
         """Play and learn until the run is over, and write its result."""
         backend, progress = self.backend, self.progress
         try:
             if self.run_folder is not None:
-                self.reporter.callbacks.on_start(self.run_folder)
+                for callback in self.callbacks:
+                    callback.on_start(self.run_folder)
             with interrupts(self.run_folder) as interrupted:
                 try:
+                    self.reporter.start_clock()
                     backend.start()
                     if backend.recovers and progress.env_steps == 0:
-                        self.save()
+                        self.save(backend.state())
                     status = progress.end_reason(self.config)
                     while status is None:
                         before = progress.env_steps
@@ -110,8 +121,8 @@ class TrainingLoop:
                 except RunFailed:
                     # The weights are those of the last whole update: worth keeping. On several
                     # ranks the others cannot take part in a checkpoint any more.
-                    if not backend.collective:
-                        self.save()
+                    if not backend.collective and self.saved_at != progress.env_steps:
+                        self.save(backend.state())
                     raise
                 finally:
                     if self.profile is not None:
@@ -119,41 +130,74 @@ class TrainingLoop:
                     backend.close()
             self.write_result(status)
         except RookeryError as error:
-            raise logged(self.run_folder, error) from None
+            if self.run_folder is not None:
+                self.run_folder.write_failure(str(error), error.details)
+            raise
         finally:
-            self.reporter.callbacks.close()
+            close_all(self.callbacks)
         self.reducer.close()
 
     def finish_round(self, before: int, interrupted: bool) -> str | None:
         """Report a round that began at step `before`; evaluate and save if that is due. Return why
         the run is over, None if it is not."""
-        backend, progress = self.backend, self.progress
+        backend, progress, config = self.backend, self.progress, self.config
         if self.profile is not None:
-            self.profile.round(warm=progress.updates >= self.config.warm_up_updates)
-        report = backend.report(interrupted)
+            self.profile.round(warm=progress.updates >= config.warm_up_updates)
+        report = backend.report(interrupted, self.reporter.elapsed(), self.reporter.cpu_seconds())
         progress.add(report)
-        evaluation = self.evaluation
-        evaluate = evaluation is not None and evaluation.due(before, progress.env_steps)
-        status = progress.end_reason(self.config)
-        save = evaluate or status is not None or self.checkpointer.due(before)
+        now, status = progress.env_steps, progress.end_reason(config)
+        evaluate = passes_multiple(config.eval_steps, before, now)
+        every = config.checkpoint_steps or max(1, config.env_steps // 10)
+        save = evaluate or status is not None or passes_multiple(every, before, now)
         # All ranks take part in a state; only the first gets it.
         state = backend.state() if save else None
-        if evaluation is not None and evaluate and state is not None:
+        if evaluate and state is not None:
             with backend.paused():
-                self.checkpointer.add_scores(evaluation.scores(state))
+                self.add_scores(evaluate_while_training(config, state.tensors, self.device))
         self.reporter.update(backend, report)
         if save:
-            self.checkpointer.save(state)
+            self.save(state)
         return status
 
-    def save(self) -> None:
-        """Write a checkpoint, unless this step has one."""
-        if self.checkpointer.saved_at != self.progress.env_steps:
-            self.checkpointer.save(self.backend.state())
+    def save(self, state: CheckpointState | None) -> None:
+        """Write a checkpoint, after the report that belongs to it. Ranks other than the first have
+        no `state` and write nothing."""
+        self.saved_at = step = self.progress.env_steps
+        if self.run_folder is None or state is None:
+            return
+        self.reporter.flush()
+        folder = self.run_folder.checkpoints
+        path = checkpoint.save_checkpoint(
+            folder,
+            step,
+            state.tensors,
+            self.progress.state() | state.counts | {"best": self.best},
+            keep=self.config.keep_checkpoints,
+            protect=() if self.best is None else (self.best[0],),
+        )
+        checkpoint.label_checkpoint(folder, "last", step)
+        if self.best is not None and self.best[0] == step:
+            checkpoint.label_checkpoint(folder, "best", step)
+        self.run_folder.log(f"checkpoint {path.name}")
+        for callback in self.callbacks:
+            callback.on_checkpoint(path)
+
+    def add_scores(self, scores: dict[str, float]) -> None:
+        """Add an evaluation's scores to the next report, and remember the best."""
+        step, mean = self.progress.env_steps, scores["eval_return_mean"]
+        self.reporter.scores = scores
+        if self.best is None or mean > self.best[1]:
+            self.best = step, mean
+        self.reporter.announce(
+            f"evaluation at step {step:,}: mean return {mean:.1f} over"
+            f" {scores['eval_episodes']} episodes, epsilon {scores['eval_epsilon']:g}"
+            + ("  (best so far)" if self.best == (step, mean) else "")
+        )
 
     def rewind(self, lost: LearnerLost) -> None:
         """Continue from the newest checkpoint with new learners."""
-        saved = self.checkpointer.newest()
+        assert self.run_folder is not None
+        saved = checkpoint.load_newest(self.run_folder.checkpoints)
         step = self.progress.env_steps
         self.reporter.announce(
             f"{lost}; going back from step {step:,} to {saved.step:,}", lost.details
@@ -161,45 +205,46 @@ class TrainingLoop:
         self.backend.restore(saved)
         self.progress.rewind(saved.meta)
         self.reporter.rewind()
-        self.checkpointer.rewind(saved)
+        self.saved_at, self.best = saved.step, saved.meta.get("best")
 
     def write_result(self, status: str) -> None:
         """Write result.json and the picture of a profile."""
-        run = self.run_folder
+        run, setup, reporter = self.run_folder, self.setup, self.reporter
         if run is None:
             return
         if self.config.profile:
             draw_split(run.path, run.path / "profile" / "split.png")
-            self.reporter.announce(f"profile: {run.path / 'profile'}")
-        self.reporter.flush()
-        result = result_of(status, self.config, self.progress, self.setup, self.reporter)
+            reporter.announce(f"profile: {run.path / 'profile'}")
+        reporter.flush()
+        seconds = max(reporter.elapsed(), 1e-9)
+        last = reporter.last_report
+        result: dict[str, Any] = {
+            "status": status,
+            **self.progress.columns(),
+            "env_steps_per_second": (self.progress.env_steps - reporter.first_step) / seconds,
+            **reporter.rates(reporter.measured_from),
+            "samples": int(self.progress.samples),
+            "input_bytes": self.progress.input_bytes,
+            **{name: last[name] for name in ("loss", "entropy", "grad_norm") if name in last},
+            "last_report": last,
+            "seed": self.config.seed,
+            "backend": setup.backend,
+            "transport": setup.transport,
+            "ranks": setup.ranks,
+            "device": setup.device,
+            "threads": setup.threads,
+            **host_and_cores(),
+            "pid": os.getpid(),
+            "versions": versions(),
+        }
         run.write_result(result)
-        self.reporter.callbacks.on_end(result)
+        for callback in self.callbacks:
+            callback.on_end(result)
 
 
-def report_writers(
-    run: Run,
-    config: RunConfig,
-    saved: checkpoint.Checkpoint | None,
-    reducer: Reducer,
-    console: TextIO,
-) -> list[Callback]:
-    """Return the callbacks of every run: progress.csv, TensorBoard and the console."""
-    step = saved.step if saved else None
-    # mpirun gives its ranks a terminal of their own even where its output is a file.
-    plain = reducer.world > 1 and os.environ.get(CONSOLE) is None
-    return [
-        CsvSink(run.progress_path, step),
-        TensorBoardSink(run.path, step),
-        ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
-    ]
-
-
-def logged(run: Run | None, error: RookeryError) -> RookeryError:
-    """Return the error after writing it to the run's log and result."""
-    if run is not None:
-        run.write_failure(str(error), error.details)
-    return error
+def passes_multiple(every: int | None, before: int, now: int) -> bool:
+    """True if the steps from `before` to `now` pass a multiple of `every`."""
+    return every is not None and now // every > before // every
 
 
 @contextmanager
@@ -226,46 +271,3 @@ def interrupts(run: Run | None) -> Iterator[Callable[[], bool]]:
 
     with handling_signals(STOP_SIGNALS, ask):
         yield interrupted
-
-
-def opening_lines(
-    config: RunConfig, setup: Setup, saved: checkpoint.Checkpoint | None
-) -> Iterator[str]:
-    """Yield the lines that a run starts with."""
-    yield (
-        f"{config.algorithm} on {config.environment}: {setup.description},"
-        f" {config.envs} environments each ({setup.engine}), {setup.threads} threads,"
-        f" {setup.device}, {setup.weights:,} weights"
-    )
-    if setup.memory is not None:
-        yield setup.memory
-    if saved is not None:
-        yield f"resuming at step {saved.step:,} from {saved.path.name}"
-        yield from (f"skipped: {line}" for line in saved.skipped)
-
-
-def result_of(
-    status: str, config: RunConfig, progress: Progress, setup: Setup, reporter: Reporter
-) -> dict[str, Any]:
-    """Return the contents of result.json."""
-    seconds = max(progress.elapsed(), 1e-9)
-    last = reporter.last_report
-    return {
-        "status": status,
-        **progress.columns(),
-        "env_steps_per_second": (progress.env_steps - reporter.first_step) / seconds,
-        **reporter.measured(),
-        "samples": int(progress.samples),
-        "input_bytes": progress.input_bytes,
-        **{name: last[name] for name in ("loss", "entropy", "grad_norm") if name in last},
-        "last_report": last,
-        "seed": config.seed,
-        "backend": setup.backend,
-        "transport": setup.transport,
-        "ranks": setup.ranks,
-        "device": setup.device,
-        "threads": setup.threads,
-        **host_and_cores(),
-        "pid": os.getpid(),
-        "versions": versions(),
-    }

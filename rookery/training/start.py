@@ -10,18 +10,20 @@ from typing import Any, TextIO
 
 import torch
 
-from rookery.backends.contents import load_learner, load_normalizer
+from rookery.backends.base import load_normalizer
 from rookery.backends.factory import make_learner, spaces_of
 from rookery.backends.ranks import join as ranks
 from rookery.backends.ranks.launch import launch
 from rookery.config import RunConfig, from_values, resolve, to_values
 from rookery.envs import make_env, registered
 from rookery.errors import RookeryError, require
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 from rookery.machine import cores, cores_each, device_of
+from rookery.processes import RankPlace, rank_place
 from rookery.reports import require_matplotlib
 from rookery.runs import checkpoint
-from rookery.runs.callbacks import Callback, load_callback
+from rookery.runs.callbacks import Callback, load_callbacks
+from rookery.runs.files import write_json
 from rookery.runs.run import Run
 from rookery.training.loop import TrainingLoop
 from rookery.training.trained import TrainedRun
@@ -61,8 +63,15 @@ def resume(
     config = from_values(run.config, settings)
 
     def reopen() -> Run:
-        check_fits(config, checkpoint.load_newest(run.checkpoints))
-        run.rewrite_config(to_values(config))
+        # A checkpoint of another network or optimizer is refused here, not in a worker.
+        saved = checkpoint.load_newest(run.checkpoints)
+        env = make_env(config.environment, config.env)
+        learner = make_learner(config, spaces_of(env), Reducer(), torch.device("cpu"), config.seed)
+        learner.load(saved.tensors, saved.meta)
+        load_normalizer(env, saved.tensors)
+        env.close()
+        run.config = to_values(config)
+        write_json(run.path / "config.json", run.config)
         run.stop_path.unlink(missing_ok=True)
         return run
 
@@ -88,18 +97,21 @@ def start(
     """
     if config.profile:
         require_matplotlib("profile: a picture of where time goes")
-    place = ranks.place()
+    place = rank_place()
     if place is not None and place.world > 1:
-        path = start_as_rank(place, config, open_run, resuming, console, callbacks)
+        try:
+            path = train_as_rank(place, config, open_run, resuming, console, callbacks)
+        except RookeryError as error:
+            ranks.leave(error)
     elif config.chosen_backend == "ranks":
         path = start_ranks(config, open_run, resuming, console or sys.stdout, callbacks)
     else:
         # On ray the learners have devices of their own.
         device = device_of("cpu" if config.chosen_backend == "ray" else config.device)
-        made = make_callbacks(callbacks)
+        made = load_callbacks(callbacks)
         run = open_run()
         path = run.path
-        TrainingLoop(run, path, config, Alone(), device, resuming, console, made).run()
+        TrainingLoop(run, path, config, Reducer(), device, resuming, console, made).run()
     return TrainedRun.open(path)
 
 
@@ -122,7 +134,7 @@ def start_ranks(
         "callbacks: objects of this process do not reach ranks; name their classes as"
         " package.module:Name",
     )
-    make_callbacks(names)
+    load_callbacks(names)
     count = cores() if config.actors == "auto" else config.actors
     transport = ranks.transport_for(config.learner.transport, device_of(config.device), None)
     threads = config.threads or cores_each(count)
@@ -131,70 +143,29 @@ def start_ranks(
     return run.path
 
 
-def start_as_rank(
-    place: ranks.RankPlace,
+def train_as_rank(
+    place: RankPlace,
     config: RunConfig,
     open_run: Callable[[], Run],
     resuming: bool,
     console: TextIO | None,
     callbacks: Sequence[Callback | str],
 ) -> Path:
-    """Train as a rank that mpirun, torchrun or srun started; return the run's folder."""
-    try:
-        require(
-            config.backend not in ("serial", "threads", "ray"),
-            f"backend={config.backend} under {place.launcher} with {place.world} ranks; use"
-            " --backend ranks",
-        )
-        require(
-            config.actors in ("auto", place.world),
-            f"actors={config.actors}, but {place.launcher} started {place.world} ranks; remove it",
-        )
-        device = device_of(config.device, place.local_rank)
-        reducer = ranks.join(place, config.learner.transport, device)
-        first = reducer.rank == 0
-        made = make_callbacks(callbacks) if first else []
-        run = open_run() if first else None
-        path = reducer.gather(run and run.path)[0]
-        TrainingLoop(run, path, config, reducer, device, resuming, console, made).run()
-        return path
-    except RookeryError as error:
-        ranks.leave(error)
-
-
-def take_part(
-    path: Path, resume: bool, console: TextIO | None, callbacks: Sequence[str] = ()
-) -> None:
-    """Train as a rank that `launch` started."""
-    place = ranks.place()
-    assert place is not None
-    run = Run.open(path)
-    config = from_values(run.config, {})
+    """Train as one of several ranks that were started together; return the run's folder."""
+    require(
+        config.backend not in ("serial", "threads", "ray"),
+        f"backend={config.backend} under {place.launcher} with {place.world} ranks; use"
+        " --backend ranks",
+    )
+    require(
+        config.actors in ("auto", place.world),
+        f"actors={config.actors}, but {place.launcher} started {place.world} ranks; remove it",
+    )
     device = device_of(config.device, place.local_rank)
     reducer = ranks.join(place, config.learner.transport, device)
     first = reducer.rank == 0
-    made = make_callbacks(callbacks) if first else []
-    own = run if first else None
-    TrainingLoop(own, path, config, reducer, device, resume, console, made).run()
-
-
-def make_callbacks(callbacks: Sequence[Callback | str]) -> list[Callback]:
-    """Return callbacks as objects; BadInput for what is neither an object nor a class's name."""
-    made = []
-    for each in callbacks:
-        callback = load_callback(each) if isinstance(each, str) else each
-        require(
-            isinstance(callback, Callback),
-            f"callbacks: expected an object of a subclass of rookery.Callback, got {callback!r}",
-        )
-        made.append(callback)
-    return made
-
-
-def check_fits(config: RunConfig, saved: checkpoint.Checkpoint) -> None:
-    """Raise BadInput unless a run of this config can continue from the checkpoint."""
-    env = make_env(config.environment, config.env)
-    learner = make_learner(config, spaces_of(env), Alone(), torch.device("cpu"), config.seed)
-    load_learner(learner, saved.tensors)
-    load_normalizer(env, saved.tensors)
-    env.close()
+    made = load_callbacks(callbacks) if first else []
+    run = open_run() if first else None
+    path = reducer.gather(run and run.path)[0]
+    TrainingLoop(run, path, config, reducer, device, resuming, console, made).run()
+    return path

@@ -1,24 +1,27 @@
-"""A run that has an agent: its policy, and how good it is."""
+"""The agents of runs: their policies, and how good they are, while training and after."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from rookery.backends.factory import spaces_of
+from rookery.backends.base import load_normalizer
+from rookery.backends.factory import make_algorithm, spaces_of
 from rookery.config import RunConfig, from_values
 from rookery.envs import human_normalized, make_env
 from rookery.errors import require
-from rookery.learning.evaluate import evaluate
-from rookery.learning.policy import Policy, RandomPolicy
+from rookery.learning.learner import Tensors, load_weights
+from rookery.learning.policy import Policy, RandomPolicy, evaluate
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
-from rookery.training.evaluation import make_evaluation_env, make_policy
 
 EVALUATION_LANES = 16
 EVALUATION_SEED = 1_000_003
+LANES_WHILE_TRAINING = 8
+SEED_WHILE_TRAINING = 2_000_003
 
 
 class TrainedRun(Run):
@@ -84,16 +87,52 @@ class TrainedRun(Run):
         the actions drawn evenly."""
         policy = self.make_policy(greedy, seed, epsilon)
         env = self.make_env(min(episodes, EVALUATION_LANES))
-        try:
-            scores = evaluate(policy, env, episodes, seed)
-        finally:
-            env.close()
-        return summary(self.settings.environment, scores.summary()) | {
+        return summary(self.settings.environment, policy, env, episodes, seed) | {
             "policy": "greedy" if greedy else "sampled",
             "epsilon": epsilon,
             "env_steps": self.saved.step,
             "seed": seed,
         }
+
+
+def make_evaluation_env(config: RunConfig, tensors: Tensors, lanes: int) -> Any:
+    """Return the run's environments for evaluation, normalised as in the checkpoint."""
+    env = make_env(config.environment, config.env, num_envs=lanes, training=False)
+    load_normalizer(env, tensors)
+    return env
+
+
+def make_policy(
+    config: RunConfig,
+    tensors: Tensors,
+    env: Any,
+    device: torch.device,
+    greedy: bool = True,
+    seed: int = 0,
+    epsilon: float = 0.0,
+    preprocess: Any = lambda obs: obs,
+) -> Policy:
+    """Return the policy of a checkpoint for environments like `env`."""
+    with torch.random.fork_rng(devices=[]):
+        algorithm = make_algorithm(config, spaces_of(env), device)
+    algorithm.network.to(device)
+    load_weights(algorithm, tensors)
+    return Policy(algorithm, spaces_of(env), device, preprocess, greedy, seed, epsilon)
+
+
+def evaluate_while_training(
+    config: RunConfig, tensors: Tensors, device: torch.device
+) -> dict[str, float]:
+    """Return columns of a report: scores of the greedy policy on environments of its own. Seeds are
+    the same every time, so scores are comparable."""
+    episodes, seed, epsilon = config.eval_episodes, SEED_WHILE_TRAINING, config.eval_epsilon
+    env = make_evaluation_env(config, tensors, min(episodes, LANES_WHILE_TRAINING))
+    policy = make_policy(config, tensors, env, device, seed=seed, epsilon=epsilon)
+    with closing(env), torch.random.fork_rng(devices=[]):
+        scores = evaluate(policy, env, episodes, seed).summary()
+    names = ("return_mean", "return_std", "return_iqm", "length_mean")
+    columns = {f"eval_{name}": scores[name] for name in names}
+    return columns | {"eval_episodes": episodes, "eval_epsilon": epsilon}
 
 
 def evaluate_random(
@@ -102,15 +141,15 @@ def evaluate_random(
     """Scores of a policy that draws its actions evenly: what learning has to beat."""
     env = make_env(environment, options, num_envs=min(episodes, EVALUATION_LANES), training=False)
     policy = RandomPolicy(spaces_of(env), seed)
-    try:
-        scores = evaluate(policy, env, episodes, seed)
-    finally:
-        env.close()
-    return summary(environment, scores.summary()) | {"policy": "random", "seed": seed}
+    return summary(environment, policy, env, episodes, seed) | {"policy": "random", "seed": seed}
 
 
-def summary(environment: str, scores: dict[str, Any]) -> dict[str, Any]:
-    """Scores with the environment's name, and for Atari the human-normalised score."""
+def summary(
+    environment: str, policy: Policy | RandomPolicy, env: Any, episodes: int, seed: int
+) -> dict[str, Any]:
+    """Return scores with the environment's name, and for Atari the human-normalised score."""
+    with closing(env):
+        scores = evaluate(policy, env, episodes, seed).summary()
     human = human_normalized(environment, scores["return_mean"])
     extra = {} if human is None else {"human_normalized": human}
     return {"environment": environment, **scores, **extra}
@@ -118,9 +157,8 @@ def summary(environment: str, scores: dict[str, Any]) -> dict[str, Any]:
 
 def preprocess_of(env: Any) -> Any:
     """The normalisation of observations in a chain of wrappers, as a function of batches."""
-    layer = env
-    while layer is not None:
-        if hasattr(layer, "normalized"):
-            return layer.normalized
-        layer = getattr(layer, "env", None)
+    while env is not None:
+        if hasattr(env, "normalized"):
+            return env.normalized
+        env = getattr(env, "env", None)
     return lambda obs: obs

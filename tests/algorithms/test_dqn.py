@@ -10,8 +10,7 @@ from rookery.algorithms.dqn import DQN, noisy_layers
 from rookery.algorithms.off_policy import transition_td
 from rookery.data.steps import Batch, Steps
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.networks.build import NetConfig
 from rookery.networks.distributional import expected_value, project_onto_atoms
 
@@ -166,7 +165,7 @@ def test_both_networks_have_new_noise_in_every_update():
     algorithm = make(DQN, env, **(BASE | {"noisy": True}))
     memory, _ = filled(algorithm, env, rounds=5)
     batch = every_window(memory).batch
-    learner = Learner(algorithm, LearnerConfig(micro_batches=2), Alone(), CPU)
+    learner = Learner(algorithm, LearnerConfig(micro_batches=2), Reducer(), CPU)
     seen = []
     for _ in range(2):
         learner.update(batch)

@@ -26,8 +26,7 @@ from rookery.backends.serial import learn_from
 from rookery.data.steps import Batch, Steps
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.memory.distributions import Prioritized
 from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
@@ -286,7 +285,7 @@ def test_every_action_can_be_stored(actions, kind):
     memory.ring.action[: 3 * 30] = actions - 1
     batch = memory.sample()
     assert batch.steps.action.max() == actions - 1
-    learner = Learner(algorithm, LearnerConfig(), Alone(), CPU)
+    learner = Learner(algorithm, LearnerConfig(), Reducer(), CPU)
     learner.update(batch)
     learner.check_finite()
 
@@ -364,7 +363,7 @@ def test_the_target_is_saved_and_gone_on_from(name, tmp_path):
     weights, target = (first.saved.tensors[part] for part in ("weights", "target"))
     assert set(weights) == set(target)
     assert any(not torch.equal(weights[key], target[key]) for key in weights)
-    backend = make_backend(first.settings, Alone(), CPU, first.saved)
+    backend = make_backend(first.settings, Reducer(), CPU, first.saved)
     for part, module in (("target", "target"), ("weights", "network")):
         for key, value in getattr(backend.learner.algorithm, module).named_parameters():
             assert torch.equal(value, first.saved.tensors[part][key])
@@ -433,7 +432,7 @@ def test_micro_batches_make_the_same_update(kind, settings, micro_batches):
         shaken(algorithm.target)
         memory, _ = filled(algorithm, env, rounds=20)
         batch = memory.sample()._replace(weight=torch.linspace(0.1, 1, 16))
-        learner = Learner(algorithm, LearnerConfig(micro_batches=parts), Alone(), CPU)
+        learner = Learner(algorithm, LearnerConfig(micro_batches=parts), Reducer(), CPU)
         before = learner.flat.values.detach().clone()
         outcome = learner.update(batch)
         change = learner.flat.values.detach() - before

@@ -11,8 +11,7 @@ from scenes import CPU, FLAT, Lanes, Loop, a_batch, make, ppo, shaken
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO, clipped_objective, value_error
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.memory.returns import gae
 from rookery.networks.build import NetConfig
 from rookery.networks.recurrent import resets
@@ -163,7 +162,7 @@ def test_the_policy_moves_after_the_first_update():
 def test_the_kl_stop_leaves_the_parameters_unchanged():
     stopping, going = ppo(max_kl=1e-3), ppo(max_kl=1e3)
     for algorithm, expected in ((stopping, True), (going, False)):
-        learner = Learner(algorithm, LearnerConfig(), Alone(), CPU)
+        learner = Learner(algorithm, LearnerConfig(), Reducer(), CPU)
         before = learner.flat.values.detach().clone()
         outcome = learner.update(a_batch(algorithm, 4, 5))  # kl about 0.05
         assert outcome.stop is expected
@@ -185,7 +184,7 @@ def test_the_entropy_bonus_raises_the_entropy():
     batch = a_batch(algorithm, 4, 5)
     zero = batch.steps.extra | {"advantage": torch.zeros(4, 5)}
     batch = batch._replace(steps=batch.steps._replace(extra=zero))
-    learner = Learner(algorithm, LearnerConfig(), Alone(), CPU)
+    learner = Learner(algorithm, LearnerConfig(), Reducer(), CPU)
     entropy = []
     for _ in range(10):
         learner.update(batch)
@@ -202,7 +201,7 @@ def test_value_clip_holds_the_value_back():
             old = algorithm.network.value(batch.steps.obs)
         extra = batch.steps.extra | {"value": old, "advantage": torch.full((4, 5), 10.0)}
         batch = batch._replace(steps=batch.steps._replace(extra=extra))
-        learner = Learner(algorithm, LearnerConfig(), Alone(), CPU)
+        learner = Learner(algorithm, LearnerConfig(), Reducer(), CPU)
         for _ in range(40):
             learner.update(batch)
         return float((algorithm.network.value(batch.steps.obs) - old).detach().mean())

@@ -19,8 +19,7 @@ from rookery.algorithms.r2d2 import (
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.memory.returns import rescale, unrescale
 from rookery.networks.build import NetConfig
 from rookery.networks.q import Inputs
@@ -503,7 +502,7 @@ def test_gradients_are_summed_over_rows_not_over_sequences():
     """Two halves of a batch, each with the whole's statistics, add up to the whole."""
     agent, found, _, _ = played()
     whole = judged(agent, found.batch)
-    parts = Learner(agent, LearnerConfig(micro_batches=2), Alone(), CPU).parts(found.batch)
+    parts = Learner(agent, LearnerConfig(micro_batches=2), Reducer(), CPU).parts(found.batch)
     statistics = agent.statistics(found.batch)
     halves = [agent.loss(part, statistics) for part in parts]
     torch.testing.assert_close(halves[0].total + halves[1].total, whole.total)

@@ -14,7 +14,7 @@ from rookery.backends.factory import make_backend, seeds, share_of
 from rookery.config import resolve
 from rookery.envs import statistics
 from rookery.errors import BadInput
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 
 SMALL = {
     "use_preset": False,
@@ -43,7 +43,7 @@ def test_seeds_differ_between_actors_restarts_and_resumptions():
 
 
 def restored(run):
-    return make_backend(run.settings, Alone(), CPU, run.saved)
+    return make_backend(run.settings, Reducer(), CPU, run.saved)
 
 
 def test_a_restored_backend_has_the_random_states_of_the_checkpoint(tmp_path):
@@ -71,13 +71,13 @@ def test_actor_threads_play_with_published_weights(tmp_path):
     settings = {"backend": "threads", "actors": 2, "envs": 4, "threads": 1, "algo": APEX}
     settings["learner"] = {"publish_updates": 1}
     config = resolve("apex", "CartPole-v1", settings, use_preset=False).config
-    backend = make_backend(config, Alone(), CPU)
+    backend = make_backend(config, Reducer(), CPU)
     first = backend.learner.flat.values.detach().clone()
     backend.start()
     try:
         while backend.learner.updates < 5:
             backend.advance(0)
-        version, values = backend.actors.weights.newest
+        version, values = backend.weights.newest
         assert version == 5
         assert torch.equal(values, backend.learner.flat.values)
         assert not torch.equal(values, first)

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import rookery
-from rookery.backends.ranks.join import RankPlace, meeting_point, place
+from rookery.backends.ranks.join import meeting_point
 from rookery.backends.ranks.launch import MPI_AS_ROOT, mpirun
 from rookery.backends.ranks.slurm import address_of, node_of_rank_0, nodes_named
 from rookery.errors import BadInput
+from rookery.processes import RankPlace, rank_place
 from rookery.runs import checkpoint
 
 SMALL = ["--env-steps", "3_000", "--envs", "4", "--algo.rollout_steps", "32", "--no-preset"]
@@ -141,11 +142,11 @@ def alone(monkeypatch):
 
 @pytest.mark.usefixtures("alone")
 def test_rank_and_address_come_from_the_environment_of_srun(monkeypatch):
-    assert place() is None
+    assert rank_place() is None
     monkeypatch.setenv("SLURM_PROCID", "3")
-    assert place() is None
+    assert rank_place() is None
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    assert place() == ("srun", 3, 4, 0)
+    assert rank_place() == ("srun", 3, 4, 0)
     monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.9")
     assert address_of("no-such-node") == "127.0.0.9"
     assert address_of("localhost") == "127.0.0.1"

@@ -15,13 +15,11 @@ import torch
 from scenes import CPU
 from torch import nn
 
-from rookery.backends.actor_threads import ActorThreads
-from rookery.backends.common import ActorWithWeights, Prefetch, WeightStore
+from rookery.backends.base import ActorWithWeights, Prefetch, WeightStore
 from rookery.backends.threads import Threads
 from rookery.envs import register_env
 from rookery.errors import RunFailed
 from rookery.learning.actor import Played, Stopped, Times
-from rookery.learning.learner import LearnerTimes
 from rookery.machine import lower_priority_of_new_threads
 from rookery.memory.distributions import Uniform
 from rookery.memory.limiter import Limiter
@@ -142,7 +140,16 @@ class Scene:
     def __init__(self, step=play, count=2, restarts=3, memory=None, make=None):
         self.memory = memory or Notes()
         self.told, self.made = [], []
-        weights = WeightStore(torch.zeros(9))
+        config = SimpleNamespace(actor_restarts=restarts, learner=SimpleNamespace(prefetch=1))
+        learner = SimpleNamespace(
+            algorithm=None,
+            flat=SimpleNamespace(values=torch.zeros(9)),
+            times=Times(),
+            take_notices=list,
+            updates=0,
+            samples=0.0,
+            input_bytes=None,
+        )
 
         def make_actor(number, restart):
             self.made.append((number, restart, Puppet(step)))
@@ -151,14 +158,15 @@ class Scene:
         def tell(line, details):
             self.told.append((line, details))
 
-        self.actors = ActorThreads(count, make_actor, self.memory, weights, restarts, tell)
+        self.actors = Threads(config, learner, self.memory, count, make_actor, tell)
 
     def __enter__(self):
-        self.actors.start()
+        for thread in self.actors.threads:
+            thread.start()
         return self
 
     def __exit__(self, *error):
-        self.actors.stop()
+        self.actors.close()
 
     def lines(self):
         return [line for line, _ in self.told]
@@ -259,13 +267,13 @@ def test_a_crew_pauses_and_stops_before_it_has_started():
     scene = Scene()
     scene.actors.pause()
     scene.actors.resume()
-    scene.actors.stop()
+    scene.actors.close()
     assert scene.told == []
 
 
 def stop_time(scene):
     start = time.monotonic()
-    scene.actors.stop()
+    scene.actors.close()
     return time.monotonic() - start
 
 
@@ -422,18 +430,12 @@ def test_times_do_not_run_back_when_an_actor_is_restarted():
         return "rows"
 
     scene = Scene(step, count=1)
-    config = SimpleNamespace(learner=SimpleNamespace(prefetch=1))
-    learner = SimpleNamespace(
-        algorithm=None, times=LearnerTimes(), updates=0, samples=0.0, input_bytes=None
-    )
-    learner.take_notices = list
-    backend = Threads(config, learner, scene.actors)
     with scene:
         assert eventually(lambda: len(scene.made) == 2)
         assert eventually(lambda: scene.memory.cuts == [0])
-        share = backend.report(False).workers[0]
-    assert share.env_s >= 3.0
-    assert share.inference_s >= 6.0
+        share = scene.actors.report(False, 0.0, 0.0).workers[0]
+    assert share.times.env_s >= 3.0
+    assert share.times.inference_s >= 6.0
 
 
 # ---------------------------------------------------------------- batches drawn ahead

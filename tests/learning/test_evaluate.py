@@ -10,8 +10,13 @@ from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.envs.wrappers.episodes import EpisodeStatistics
-from rookery.learning.evaluate import bootstrap_interval, evaluate, interquartile_mean
-from rookery.learning.policy import Policy, RandomPolicy
+from rookery.learning.policy import (
+    Policy,
+    RandomPolicy,
+    bootstrap_interval,
+    evaluate,
+    interquartile_mean,
+)
 from rookery.networks.build import NetConfig
 
 

@@ -14,13 +14,12 @@ from rookery.algorithms.ppo import PPO
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Loss
 from rookery.errors import BadInput, Diverged
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer, check_network_matches
 from rookery.networks.build import NetConfig
 
 
 def a_learner(algorithm, **settings):
-    return Learner(algorithm, LearnerConfig(**settings), Alone(), CPU)
+    return Learner(algorithm, LearnerConfig(**settings), Reducer(), CPU)
 
 
 class Regression(Algorithm):
@@ -129,13 +128,13 @@ def test_the_learning_rate_starts_full_and_ends_near_zero():
     updates, rates = 50, []
     for i in range(updates):
         learner.set_progress(i / updates)
-        rates.append(learner.learning_rate)
+        rates.append(learner.optimizer.learning_rate)
     assert rates[0] == 0.4
     assert rates[25] == pytest.approx(0.2)
     assert rates[-1] == pytest.approx(0.4 / updates)
     assert all(b < a for a, b in pairwise(rates))
     learner.set_progress(1.2)  # the last rollout may overshoot
-    assert learner.learning_rate == 0
+    assert learner.optimizer.learning_rate == 0
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
@@ -154,7 +153,7 @@ def test_the_learning_rate_is_the_one_steps_are_made_with(name):
 def test_without_annealing_the_rate_stays():
     learner = a_learner(Regression(learning_rate=0.4, anneal=False))
     learner.set_progress(0.9)
-    assert learner.learning_rate == 0.4
+    assert learner.optimizer.learning_rate == 0.4
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -219,7 +218,7 @@ def test_a_loaded_optimizer_goes_on_as_if_never_stopped(name):
     saved = {key: value.clone() for key, value in going.optimizer.state.items()}
     resumed = a_learner(Regression(optimizer=name, learning_rate=0.01))
     resumed.flat.copy_from(values)
-    resumed.load_optimizer(saved)
+    resumed.load(resumed.tensors() | {"optimizer": saved}, {"updates": 0})
     for batch in batches[3:]:
         going.update(batch)
         resumed.update(batch)
@@ -238,7 +237,7 @@ def test_a_large_core_learns_in_bfloat16_too(core):
 def one_update(precision, net=None, compile=False):
     algorithm = ppo(net or NetConfig(hidden=(16,)), entropy_coef=0.01)
     torch.nn.init.normal_(algorithm.network.head.linear.weight, std=0.1)
-    learner = Learner(algorithm, LearnerConfig(), Alone(), CPU, precision, compile)
+    learner = Learner(algorithm, LearnerConfig(), Reducer(), CPU, precision, compile)
     before = learner.flat.values.detach().clone()
     learner.update(a_batch(algorithm, 4, 6))
     return learner.flat.values.detach() - before, learner.take_metrics()
@@ -285,3 +284,20 @@ def test_lanes_of_takes_the_state_along():
     part = lanes_of(batch, slice(1, 3))
     assert torch.equal(part.steps.obs, batch.steps.obs[:, 1:3])
     assert torch.equal(part.state[1], batch.state[1][1:3])
+
+
+def test_checkpoint_of_a_different_network_names_the_first_difference():
+    weights = {"policy.0.weight": torch.zeros(64, 4), "policy.0.bias": torch.zeros(64)}
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    check_network_matches(weights, shapes)
+
+    def refusal(wanted: dict[str, torch.Size]) -> str:
+        with pytest.raises(BadInput) as caught:
+            check_network_matches(weights, wanted)
+        return str(caught.value).removeprefix("the checkpoint is of a different network: ")
+
+    wider = {**shapes, "policy.0.weight": torch.Size([64, 8])}
+    assert refusal(wider) == "policy.0.weight is [64, 4], this network has [64, 8]"
+    assert refusal({**shapes, "v": torch.Size([1])}) == "it has no v, which has shape [1] here"
+    fewer = {"policy.0.weight": shapes["policy.0.weight"]}
+    assert refusal(fewer) == "its policy.0.bias does not exist in this network"

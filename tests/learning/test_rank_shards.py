@@ -10,8 +10,7 @@ from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch
-from rookery.learning.learner import Learner, LearnerConfig
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.networks.build import NetConfig
 
 LANES, UPDATES = 9, 4
@@ -31,7 +30,7 @@ def rollout(algorithm, seed):
 
 def alone(build, batch_of=rollout, **settings):
     """The learner of one rank after its updates on whole batches."""
-    learner = Learner(build(0), LearnerConfig(**settings), Alone(), CPU)
+    learner = Learner(build(0), LearnerConfig(**settings), Reducer(), CPU)
     learner.generator.manual_seed(NOISE)
     for i in range(UPDATES):
         learner.update(batch_of(learner.algorithm, i))
@@ -127,7 +126,7 @@ def test_broadcast_ranks_do_no_steps_of_their_own():
 def moves(limit, **settings):
     """How far the first update goes, and its gradient norm."""
     build = builder(max_grad_norm=limit)
-    start = Learner(build(0), LearnerConfig(), Alone(), CPU).flat.values.detach().clone()
+    start = Learner(build(0), LearnerConfig(), Reducer(), CPU).flat.values.detach().clone()
     group, algorithms = FakeRanks(3), [build(seed) for seed in range(3)]
 
     def work(reducer):
@@ -245,7 +244,7 @@ def test_ranks_start_with_the_target_of_the_first():
 
 
 def test_a_digest_tells_targets_apart():
-    learner = Learner(replay_builder("dqn")(0), LearnerConfig(), Alone(), CPU)
+    learner = Learner(replay_builder("dqn")(0), LearnerConfig(), Reducer(), CPU)
     before = learner.digest()
     with torch.no_grad():
         next(learner.algorithm.target.parameters()).add_(1e-3)

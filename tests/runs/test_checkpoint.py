@@ -14,7 +14,6 @@ import torch
 from rookery.errors import BadInput
 from rookery.runs import checkpoint
 from rookery.runs.checkpoint import (
-    check_network_matches,
     load_checkpoint,
     load_newest,
     path_of,
@@ -253,20 +252,3 @@ def test_error_without_intact_checkpoint_names_each_problem(tmp_path: Path):
 def test_loading_a_missing_checkpoint_is_refused(tmp_path: Path):
     with pytest.raises(BadInput, match="no such checkpoint"):
         load_checkpoint(tmp_path / "step_000000001")
-
-
-def test_checkpoint_of_a_different_network_names_the_first_difference():
-    weights = {"policy.0.weight": torch.zeros(64, 4), "policy.0.bias": torch.zeros(64)}
-    shapes = {name: tensor.shape for name, tensor in weights.items()}
-    check_network_matches(weights, shapes)
-
-    def refusal(wanted: dict[str, torch.Size]) -> str:
-        with pytest.raises(BadInput) as caught:
-            check_network_matches(weights, wanted)
-        return str(caught.value).removeprefix("the checkpoint is of a different network: ")
-
-    wider = {**shapes, "policy.0.weight": torch.Size([64, 8])}
-    assert refusal(wider) == "policy.0.weight is [64, 4], this network has [64, 8]"
-    assert refusal({**shapes, "v": torch.Size([1])}) == "it has no v, which has shape [1] here"
-    fewer = {"policy.0.weight": shapes["policy.0.weight"]}
-    assert refusal(fewer) == "its policy.0.bias does not exist in this network"

@@ -15,8 +15,9 @@ TRAIN += ["--algo.epochs", "2", "--threads", "1", "--name", "s"]
 SRUN = ["srun", "-N3", "-n3"]
 
 STANDING = """
-from rookery.backends.ranks.join import meeting_point, place
-where = place()
+from rookery.backends.ranks.join import meeting_point
+from rookery.processes import rank_place
+where = rank_place()
 print("place", where and where[:3], where and meeting_point(where))
 """
 

@@ -16,7 +16,7 @@ from rookery.algorithms.dqn import DQN
 from rookery.algorithms.ppo import PPO
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 from rookery.tracing.function import TracedFunction
 from rookery.tracing.recorder import Recording
 
@@ -92,7 +92,7 @@ def faded(monkeypatch, algorithm):
     algo = {"rollout_steps": 16, "optimizer": "sgd", "learning_rate": 0.1, "anneal": False}
     settings = {"envs": 4, "backend": "serial", "threads": 1, "algo": algo}
     config = resolve("fading", "CartPole-v1", settings, use_preset=False).config
-    backend = make_backend(config, Alone(), CPU)
+    backend = make_backend(config, Reducer(), CPU)
     learner = backend.learner
     learner.algorithm.network.after = {}
     for _ in range(5):
@@ -181,7 +181,7 @@ def test_of_an_algorithm_that_is_not_traceable_nothing_is_recorded(
 
 def test_on_other_devices_nothing_is_traced():
     made = resolve("ppo", "CartPole-v1", {}, use_preset=False).config
-    agent = make_backend(made, Alone(), CPU).learner.algorithm
+    agent = make_backend(made, Reducer(), CPU).learner.algorithm
     agent.device = torch.device("cuda")
     assert agent.untraced == "the device is cuda, not the CPU"
     assert agent.traced("acting", agent.choose, list) == agent.choose

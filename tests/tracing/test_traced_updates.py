@@ -6,7 +6,7 @@ from scenes import CPU
 
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 
 KL = {"rollout_steps": 16, "max_kl": 100.0}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}
@@ -17,7 +17,7 @@ def learner_after(algorithm, rounds, recorded, net=None, parts=1, **algo):
     settings = {"envs": 4, "backend": "serial", "threads": 1, "net": net or {}, "algo": algo}
     settings["learner"] = {"micro_batches": parts, "trace": recorded}
     config = resolve(algorithm, "CartPole-v1", settings, use_preset=False).config
-    backend = make_backend(config, Alone(), CPU)
+    backend = make_backend(config, Reducer(), CPU)
     for _ in range(rounds):
         backend.advance(0)
     backend.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -15,10 +14,9 @@ import rookery
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.dqn import DQN
 from rookery.envs import make_env, register_env
-from rookery.learning.evaluate import evaluate
-from rookery.learning.policy import Policy, RandomPolicy
+from rookery.learning.policy import Policy, RandomPolicy, evaluate
 from rookery.runs import checkpoint
-from rookery.training.evaluation import Evaluation
+from rookery.training.loop import passes_multiple
 
 REPLAY = {"capacity": 2_000, "warm_up": 32, "batch_size": 8, "samples_per_insert": 2.0}
 ALGO = {
@@ -157,10 +155,10 @@ def test_normalised_observations_are_seen_as_in_training(tmp_path):
 
 
 def test_when_an_evaluation_is_due():
-    evaluation = Evaluation(SimpleNamespace(eval_steps=100), CPU)
     pairs = [(0, 99), (99, 100), (100, 101), (150, 420), (420, 499), (499, 500)]
-    assert [evaluation.due(*pair) for pair in pairs] == [False, True, False, True, False, True]
-    assert not Evaluation(SimpleNamespace(eval_steps=None), CPU).due(0, 10**9)
+    due = [passes_multiple(100, *pair) for pair in pairs]
+    assert due == [False, True, False, True, False, True]
+    assert not passes_multiple(None, 0, 10**9)
 
 
 @pytest.mark.parametrize(("epsilon", "best"), [(0.0, 1.0), (0.5, 0.625), (1.0, 0.25)])

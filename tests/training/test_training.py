@@ -119,16 +119,16 @@ def test_resuming_continues_counters_schedule_and_optimizer(tmp_path):
 def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
     from rookery.backends.factory import make_backend
     from rookery.config import resolve
-    from rookery.learning.reduce import Alone
-    from rookery.training.progress import Progress
+    from rookery.learning.learner import Reducer
+    from rookery.training.reporter import Progress
 
     config = resolve(
         "ppo", "CartPole-v1", {k: v for k, v in SMALL.items() if k != "use_preset"}
     ).config
-    backend, progress, rates = make_backend(config, Alone(), torch.device("cpu")), Progress(), []
+    backend, progress, rates = make_backend(config, Reducer(), torch.device("cpu")), Progress(), []
     while progress.env_steps < config.env_steps:
         backend.advance(progress.env_steps)
-        progress.add(backend.report(False))
+        progress.add(backend.report(False, 0.0, 0.0))
         rates.append(backend.metrics(1.0)["learning_rate"])
     assert rates[0] == config.algo.learning_rate
     assert rates == sorted(rates, reverse=True)

@@ -1,49 +1,31 @@
-"""Join the group of ranks that mpirun, torchrun, srun or `launch` started together."""
+"""Join ranks that were started together, over MPI, gloo or NCCL."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import socket
 import sys
-from typing import NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from rookery.backends.ranks.slurm import address_of, node_of_rank_0
 from rookery.errors import BadInput, RookeryError, missing_extra, require
-from rookery.learning.reduce import Mpi, Reducer, Torch, mpi_installed
-
-
-class RankPlace(NamedTuple):
-    """Rank of this process, number of ranks, and the launcher that started them."""
-
-    launcher: str
-    rank: int
-    world: int
-    local_rank: int
-
-
-def place() -> RankPlace | None:
-    """Return this process's rank under mpirun, torchrun or srun; None if it was started alone."""
-    for launcher, rank, world, local in (
-        ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    ):
-        if rank in os.environ and world in os.environ:
-            numbers = [int(os.environ.get(name, "0")) for name in (rank, world, local)]
-            return RankPlace(launcher, *numbers) if launcher != "srun" or numbers[1] > 1 else None
-    return None
+from rookery.learning.learner import Reducer
+from rookery.processes import RankPlace
 
 
 def transport_for(transport: str, device: torch.device, launcher: str | None) -> str:
     """Return the transport of all-reduce; "auto" is NCCL on GPUs, MPI where usable, else gloo."""
+    mpi_installed = importlib.util.find_spec("mpi4py") is not None
     if transport == "auto":
         if device.type == "cuda":
             return "nccl"
-        return "mpi" if mpi_installed() and launcher in (None, "mpirun") else "gloo"
+        return "mpi" if mpi_installed and launcher in (None, "mpirun") else "gloo"
     if transport == "mpi":
-        if not mpi_installed():
+        if not mpi_installed:
             raise missing_extra("learner.transport=mpi", "mpi")
         require(device.type == "cpu", "learner.transport=mpi needs --device cpu; use nccl")
         require(
@@ -90,15 +72,68 @@ def agreed_port(number: int) -> str:
 
 
 def leave(error: RookeryError) -> NoReturn:
-    """Print the error and exit at once, so that the launcher ends the other ranks.
-
-    An orderly shutdown would wait for ranks that wait for this one.
-    """
+    """Print the error and exit at once, so that the launcher ends the other ranks: an orderly
+    shutdown would wait for ranks that wait for this one."""
     print(f"rookery: {error}", file=sys.stderr, flush=True)
     os._exit(error.exit_status)
 
 
-def on_this_host(reducer: Reducer) -> int:
-    """Return the number of ranks on this machine."""
-    host = socket.gethostname()
-    return reducer.gather(host).count(host)
+class Mpi(Reducer):
+    """Ranks of an MPI job; tensors lie in the CPU's memory."""
+
+    name = "mpi"
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.comm = MPI.COMM_WORLD
+        self.rank = self.comm.Get_rank()
+        self.world = self.comm.Get_size()
+
+    def sum(self, tensor: Tensor) -> None:
+        self.comm.Allreduce(self.mpi.IN_PLACE, tensor.detach().numpy())
+
+    def sum_to_first(self, tensor: Tensor) -> None:
+        array = tensor.detach().numpy()
+        if self.rank == 0:
+            self.comm.Reduce(self.mpi.IN_PLACE, array)
+        else:
+            self.comm.Reduce(array, None)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        self.comm.Bcast(tensor.detach().numpy())
+
+    def gather(self, item: Any) -> list[Any]:
+        return self.comm.allgather(item)
+
+    def close(self) -> None:
+        self.comm.Barrier()
+
+
+class Torch(Reducer):
+    """Ranks of a torch.distributed group, over gloo or NCCL."""
+
+    def __init__(self, backend: str, rank: int, world: int, init_method: str):
+        dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world)
+        self.name = backend
+        self.rank = rank
+        self.world = world
+
+    def sum(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor.detach())
+
+    def sum_to_first(self, tensor: Tensor) -> None:
+        dist.reduce(tensor.detach(), dst=0)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        dist.broadcast(tensor.detach(), src=0)
+
+    def gather(self, item: Any) -> list[Any]:
+        items: list[Any] = [None] * self.world
+        dist.all_gather_object(items, item)
+        return items
+
+    def close(self) -> None:
+        dist.barrier()
+        dist.destroy_process_group()

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, TextIO
@@ -43,7 +44,9 @@ def launch(
     command += ["--resume"] if resume else []
     command += callbacks
     env = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    output = file_descriptor(console)
+    output = None
+    with suppress(OSError, ValueError):  # a stream in memory has no descriptor
+        output = console.fileno()
     if output is not None and os.isatty(output):
         env[CONSOLE] = os.ttyname(output)
     (run.path / FAILURE).unlink(missing_ok=True)
@@ -81,19 +84,9 @@ def mpirun(count: int) -> list[str]:
     return [program, "-n", str(count), "--oversubscribe", "--bind-to", "none"]
 
 
-def file_descriptor(stream: TextIO) -> int | None:
-    """Return the stream's file descriptor; None for a stream in memory."""
-    try:
-        return stream.fileno()
-    except (OSError, ValueError):
-        return None
-
-
 def wait_for_ranks(trees: Sequence[ProcessTree]) -> list[int]:
-    """Return the exit statuses of all ranks.
-
-    When a rank fails the others are killed: they would wait for its gradients forever.
-    """
+    """Return the exit statuses of all ranks. When one fails the others are killed: they would wait
+    for its gradients forever."""
     statuses: dict[int, int] = {}
     while len(statuses) < len(trees):
         for rank, tree in enumerate(trees):
@@ -109,12 +102,8 @@ def report_failure(run_path: Path, error: RookeryError) -> None:
     """Write why this rank failed for `launch` to raise, unless another rank failed before."""
     if not (run_path / FAILURE).exists():
         failure = {"message": str(error), "status": error.exit_status, "details": error.details}
-        write_json(run_path / FAILURE, failure | {"had_begun": had_begun(error)})
-
-
-def had_begun(error: RookeryError) -> bool:
-    """True if the error came up in training, False if the settings were refused before it."""
-    return not isinstance(error, BadInput)
+        # Settings that are refused are BadInput; other errors come up in training.
+        write_json(run_path / FAILURE, failure | {"had_begun": not isinstance(error, BadInput)})
 
 
 def raise_failure(run: Run, statuses: list[int], errors: IO[str], resumed: bool) -> None:

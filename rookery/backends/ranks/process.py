@@ -9,19 +9,26 @@ from pathlib import Path
 
 from rookery.backends.ranks.launch import CONSOLE, report_failure
 from rookery.errors import RookeryError
+from rookery.processes import rank_place
+from rookery.runs.run import Run
 
 
 def main() -> None:
     """Train as one rank of the run in the folder given on the command line."""
-    from rookery.training.start import take_part
+    from rookery.config import from_values
+    from rookery.training.start import train_as_rank
 
     path, *rest = sys.argv[1:]
     callbacks = [name for name in rest if name != "--resume"]
+    place = rank_place()
+    assert place is not None
     try:
         with ExitStack() as stack:
             terminal = os.environ.get(CONSOLE)
             console = stack.enter_context(open(terminal, "w")) if terminal else None
-            take_part(Path(path), "--resume" in rest, console, callbacks)
+            run = Run.open(path)
+            config, resuming = from_values(run.config, {}), "--resume" in rest
+            train_as_rank(place, config, lambda: run, resuming, console, callbacks)
     except RookeryError as error:
         report_failure(Path(path), error)
         # Not sys.exit: MPI's orderly shutdown would wait for ranks that wait for this one.

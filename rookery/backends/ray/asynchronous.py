@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -19,11 +20,9 @@ from rookery.backends.base import CheckpointState, Log
 from rookery.backends.factory import seeds
 from rookery.backends.ray.cluster import Needs, actors_for
 from rookery.backends.ray.driver import Driver
-from rookery.backends.ray.failures import raise_if_weights_lost
-from rookery.backends.ray.messages import ReplayStatus, SegmentInfo
-from rookery.backends.ray.slots import ActorSlot, ShardSlot, Slot
-from rookery.backends.ray.status import StatusRow
-from rookery.backends.ray.waiting import wait_for
+from rookery.backends.ray.failures import raise_if_weights_lost, wait_for
+from rookery.backends.ray.messages import ReplayStatus, SegmentInfo, WorkerReady
+from rookery.backends.ray.slots import ActorSlot, ShardSlot, Slot, StatusRow, status_row
 from rookery.backends.ray.workers import ShardWorker, WorkerSpec, kill_worker, start_worker
 from rookery.config import RunConfig
 from rookery.errors import require
@@ -48,6 +47,8 @@ Handler = Callable[[Any], None]
 class AsynchronousDriver(Driver):
     """Keeps segments, stored rows and updates flowing; no worker waits for the slowest."""
 
+    room: int
+
     def __init__(
         self, spec: WorkerSpec, env: VectorEnv, algorithm: Algorithm, needs: Needs, log: Log
     ):
@@ -57,7 +58,6 @@ class AsynchronousDriver(Driver):
         self.learning: list[list[tuple[Any, Any]]] = []
         """References to the learners' reports and weights, for each request to learn."""
         self.room = len(self.actors)
-        """Number of actors the shards have room for."""
         self.shards: list[ShardSlot] = []
         self.shard_ids: dict[int, int] = {}
         """By slot number: an id that tells its shard from earlier and later ones."""
@@ -65,9 +65,7 @@ class AsynchronousDriver(Driver):
         self.wanted = (self.room, 0.0)
         """Number of actors the cluster has room for, and since when."""
 
-    # ---------------------------------------------------------------- shards
-
-    def start_memory(self) -> None:
+    def start_memory(self) -> Sequence[WorkerReady]:
         """Start the replay shards on the learners' nodes."""
         count = self.config.ray.replay_shards or self.learners.count
         require(
@@ -75,7 +73,7 @@ class AsynchronousDriver(Driver):
             f"ray.replay_shards={count} is more than one for each of {self.room} actors",
         )
         self.shards = [
-            ShardSlot(number, self.shard_starter(number, count)) for number in range(count)
+            ShardSlot(number, partial(self.start_shard, number, count)) for number in range(count)
         ]
         for slot in self.shards:
             slot.fill()
@@ -84,39 +82,32 @@ class AsynchronousDriver(Driver):
         for slot, answer in zip(self.shards, ready, strict=True):
             slot.starting = None
             self.slot_ready(slot, answer)
-        self.describe_memory(ready)
+        return ready
 
-    def shard_starter(self, number: int, count: int) -> Callable[[int], tuple[Any, Any]]:
-        """Return what starts a shard, on the node of the learner that draws from it if it lives."""
+    def start_shard(self, number: int, count: int, restart: int) -> tuple[Any, Any]:
+        """Start one of `count` shards, on the node of the learner that draws from it if it lives;
+        return its handle and a reference to its answer."""
         spec = self.spec._replace(config=shard_config(self.config, count))
-
-        def start(restart: int) -> tuple[Any, Any]:
-            writers = len(range(number, self.room, count))
-            options: dict[str, Any] = {"num_cpus": 0}
-            node = self.learners.ready[number % self.learners.count].place.node
-            if any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
-                # Not soft: Ray then ignores the node for actors that need no CPU.
-                on_node = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-                options["scheduling_strategy"] = on_node
-            handle = start_worker(ShardWorker, options, spec)
-            seed = seeds(self.config.seed, number, spec.step, 10_000 + restart)[1]
-            return handle, handle.begin.remote(writers, seed)
-
-        return start
-
-    def actor_limit(self) -> int:
-        return self.room
+        writers = len(range(number, self.room, count))
+        options: dict[str, Any] = {"num_cpus": 0}
+        node = self.learners.ready[number % self.learners.count].place.node
+        if any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
+            # Not soft: Ray then ignores the node for actors that need no CPU.
+            on_node = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+            options["scheduling_strategy"] = on_node
+        handle = start_worker(ShardWorker, options, spec)
+        seed = seeds(self.config.seed, number, spec.step, 10_000 + restart)[1]
+        return handle, handle.begin.remote(writers, seed)
 
     def slots(self) -> list[Slot]:
         return [*super().slots(), *self.shards]
 
-    def slot_ready(self, slot: Slot, answer: Any) -> None:
+    def slot_ready(self, slot: Slot, answer: WorkerReady) -> None:
+        super().slot_ready(slot, answer)
         if isinstance(slot, ShardSlot):
-            slot.place, slot.status, slot.polled = answer.place, None, False
+            slot.status, slot.polled = None, False
             self.shard_ids[slot.number] = next(self.fresh_ids)
             self.assign_shards()
-        else:
-            super().slot_ready(slot, answer)
 
     def assign_shards(self) -> None:
         """Send every learner the shards to draw from."""
@@ -170,14 +161,16 @@ class AsynchronousDriver(Driver):
             slot.fill()
             self.forget_segments(slot)
 
-    # ---------------------------------------------------------------- requests and answers
-
     def advance(self, env_steps: int) -> None:
         """Handle the answers that have come, and keep requests under way."""
         self.env_steps = env_steps
         self.watch_cluster()
         self.request_segments()
-        self.request_learning()
+        while len(self.learning) < LEARN_REQUESTS:
+            calls = [
+                each.learn_from_shards.options(num_returns=2) for each in self.learners.handles
+            ]
+            self.learning.append([call.remote(self.done) for call in calls])
         reports = [report for request in self.learning for report, _ in request]
         references = [*self.requests, *reports]
         blocked = any(shard.ready and not shard.may_insert for shard in self.shards)
@@ -215,51 +208,35 @@ class AsynchronousDriver(Driver):
             while shard.may_insert and len(slot.under_way) < SEGMENTS_UNDER_WAY:
                 segment, info = self.collect(slot, index, len(playing))
                 slot.under_way.add(info)
-                self.requests[info] = slot, self.segment_handler(slot, segment, info)
+                self.requests[info] = slot, partial(self.store_segment, slot, segment, info)
         now = time.monotonic()
         for shard in self.shards:
             if shard.ready and not shard.may_insert and not shard.polled and now >= shard.poll_at:
                 shard.polled, shard.poll_at = True, now + SHARD_POLL_S
-                self.requests[shard.handle.status.remote()] = shard, self.status_handler(shard)
+                asked = shard.handle.status.remote()
+                self.requests[asked] = shard, partial(self.take_status, shard)
 
-    def segment_handler(self, slot: ActorSlot, segment: Any, token: Any) -> Handler:
-        """Return what sends a segment to its shard once it is played."""
+    def store_segment(self, slot: ActorSlot, segment: Any, token: Any, info: SegmentInfo) -> None:
+        """Send a segment that was played to its shard."""
+        self.count_played(slot, info)
+        shard, writer = self.shard_of(slot)
+        if not shard.ready:
+            slot.under_way.discard(token)
+            return
+        reference = shard.handle.add.remote(segment, writer, info.origin, self.moments())
+        self.requests[reference] = shard, partial(self.note_stored, slot, token, shard)
 
-        def handle(info: SegmentInfo) -> None:
-            self.count_played(slot, info)
-            shard, writer = self.shard_of(slot)
-            if not shard.ready:
-                slot.under_way.discard(token)
-                return
-            reference = shard.handle.add.remote(segment, writer, info.origin, self.moments())
-            set_status = self.status_handler(shard)
+    def note_stored(
+        self, slot: ActorSlot, token: Any, shard: ShardSlot, status: ReplayStatus
+    ) -> None:
+        """Note that a shard has stored an actor's segment."""
+        slot.under_way.discard(token)
+        self.take_status(shard, status)
 
-            def stored(status: ReplayStatus) -> None:
-                slot.under_way.discard(token)
-                set_status(status)
-
-            self.requests[reference] = shard, stored
-
-        return handle
-
-    def status_handler(self, shard: ShardSlot) -> Handler:
-        """Return what takes the counters of a shard."""
-
-        def handle(status: ReplayStatus) -> None:
-            shard.status, shard.polled = status, False
-            self.replay_statistics.statuses[self.shard_ids[shard.number]] = status
-
-        return handle
-
-    def request_learning(self) -> None:
-        """Keep requests to learn under way."""
-        while len(self.learning) < LEARN_REQUESTS:
-            self.learning.append(
-                [
-                    learner.learn_from_shards.options(num_returns=2).remote(self.done)
-                    for learner in self.learners.handles
-                ]
-            )
+    def take_status(self, shard: ShardSlot, status: ReplayStatus) -> None:
+        """Take the counters of a shard."""
+        shard.status, shard.polled = status, False
+        self.replay_statistics.statuses[self.shard_ids[shard.number]] = status
 
     def take_learned(self, ready: set[Any]) -> None:
         """Take the reports of learners that are ready, in order."""
@@ -267,8 +244,6 @@ class AsynchronousDriver(Driver):
             request = self.learning.pop(0)
             report, *_ = self.learners.answers([report for report, _ in request], "learn")
             self.take_report(report, request[0][1])
-
-    # ---------------------------------------------------------------- reports and checkpoints
 
     def state(self) -> CheckpointState:
         """Return the state once everything that was asked of the learners is done."""
@@ -288,7 +263,7 @@ class AsynchronousDriver(Driver):
         rows = []
         for slot in self.shards:
             text = "" if slot.status is None else f"{100 * slot.status.fill:.0f} % full"
-            rows.append(StatusRow(str(slot), slot.place, slot.restarts, text))
+            rows.append(status_row(str(slot), slot.place, slot.restarts, text))
         return rows
 
 

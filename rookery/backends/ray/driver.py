@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import ray
@@ -12,22 +13,27 @@ from gymnasium.vector import VectorEnv
 from ray.exceptions import RayError
 
 from rookery.algorithms.base import Algorithm
-from rookery.backends.base import Backend, CheckpointState, Log, Report, Setup
-from rookery.backends.common import Clock, actor_metrics
-from rookery.backends.contents import load_normalizer, normalizer_tensors
+from rookery.backends.base import (
+    Backend,
+    CheckpointState,
+    Log,
+    Report,
+    Setup,
+    actor_metrics,
+    load_normalizer,
+    normalizer_tensors,
+)
 from rookery.backends.factory import share_of
 from rookery.backends.ray.cluster import Needs, actors_for, check_resources, cluster_now
-from rookery.backends.ray.failures import raise_cause, reason_of, start_failure
+from rookery.backends.ray.failures import raise_cause, reason_of, start_failure, timed_out
 from rookery.backends.ray.learners import WAIT_S, LearnerGroup
 from rookery.backends.ray.messages import LearnerReport, SegmentInfo, WorkerReady
-from rookery.backends.ray.replay_statistics import ReplayStatistics
-from rookery.backends.ray.slots import ActorSlot, Slot
-from rookery.backends.ray.status import StatusRow, status_table
-from rookery.backends.ray.waiting import timed_out
+from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, Slot, StatusRow, status_table
 from rookery.backends.ray.workers import ActorWorker, WorkerSpec, kill_worker, start_worker
 from rookery.data.steps import Lanes
 from rookery.envs import statistics
 from rookery.errors import BadInput, RunFailed
+from rookery.learning.actor import Times
 from rookery.learning.optimizers import learning_rate_at
 from rookery.memory.budget import gigabytes
 from rookery.runs.checkpoint import Checkpoint
@@ -45,6 +51,10 @@ class Driver(Backend):
 
     closing: ExitStack
     """Closes the environment and the connection to Ray at the end of the run."""
+    memory: str | None = None
+    """A line about the replay memories; None without a replay."""
+    room: int | None = None
+    """Number of actors the replay memories have room for; None without a replay."""
 
     def __init__(
         self, spec: WorkerSpec, env: VectorEnv, algorithm: Algorithm, needs: Needs, log: Log
@@ -71,10 +81,7 @@ class Driver(Backend):
         """CPU time of actors that left."""
         self.wait_s = 0.0
         """Time the learners waited for segments."""
-        self.clock = Clock()
-        self.actors = [ActorSlot(number, self.actor_starter(number)) for number in range(count)]
-
-    # ---------------------------------------------------------------- starting
+        self.actors = [self.actor_slot(number) for number in range(count)]
 
     def start_workers(self, saved: Checkpoint | None) -> None:
         """Start all workers, and wait until they are ready."""
@@ -85,35 +92,29 @@ class Driver(Backend):
             slot.fill()
         self.learners.wait_until_ready(starting)
         self.publish(self.learners.handles[0].weights.remote())
-        self.start_memory()
-        self.wait_for_actors()
-        self.started = True
-
-    def start(self) -> None:
-        self.clock = Clock()
-
-    def start_memory(self) -> None:
-        """Start the replay shards, if the learners have no memory of their own."""
-        self.describe_memory(self.learners.ready)
-
-    def describe_memory(self, ready: Sequence[WorkerReady]) -> None:
-        """Note what the replay memories need, if there are any."""
+        ready = self.start_memory()
         lines = [each.memory for each in ready if each.memory is not None]
         if lines:
             size = gigabytes(sum(each.memory_bytes for each in ready))
-            self.replay_statistics.description = (
-                lines[0] if len(lines) == 1 else f"replay: {len(lines)} x, {size}"
-            )
+            self.memory = lines[0] if len(lines) == 1 else f"replay: {len(lines)} x, {size}"
+            self.room = len(self.actors)
+        self.wait_for_actors()
+        self.started = True
 
-    def actor_starter(self, number: int) -> Callable[[int], tuple[Any, Any]]:
-        """Return what starts the process of an actor's slot."""
+    def start_memory(self) -> Sequence[WorkerReady]:
+        """Start the replay shards, if the learners have no memory of their own; return the answers
+        of the workers that have one."""
+        return self.learners.ready
 
-        def start(restart: int) -> tuple[Any, Any]:
-            options = self.needs.options("actor") | {"scheduling_strategy": "SPREAD"}
-            handle = start_worker(ActorWorker, options, self.spec)
-            return handle, handle.begin.remote(number, restart)
+    def start_actor(self, number: int, restart: int) -> tuple[Any, Any]:
+        """Start the process of an actor; return its handle and a reference to its answer."""
+        options = self.needs.options("actor") | {"scheduling_strategy": "SPREAD"}
+        handle = start_worker(ActorWorker, options, self.spec)
+        return handle, handle.begin.remote(number, restart)
 
-        return start
+    def actor_slot(self, number: int) -> ActorSlot:
+        """Return a new slot of an actor."""
+        return ActorSlot(number, partial(self.start_actor, number))
 
     def writers(self) -> list[int]:
         """Return how many actors write to the memory of each learner."""
@@ -147,10 +148,8 @@ class Driver(Backend):
             threads=first.place.threads,
             engine=self.env.engine,  # type: ignore[attr-defined]
             weights=sum(p.numel() for p in self.algorithm.network.parameters()),
-            memory=self.replay_statistics.description,
+            memory=self.memory,
         )
-
-    # ---------------------------------------------------------------- watching workers
 
     def slots(self) -> list[Slot]:
         """Return the slots of all workers that are restarted one by one."""
@@ -196,9 +195,9 @@ class Driver(Backend):
                     "",
                 )
 
-    def slot_ready(self, slot: Slot, answer: Any) -> None:
+    def slot_ready(self, slot: Slot, answer: WorkerReady) -> None:
         """Note that a worker is ready."""
-        slot.place = answer
+        slot.place = answer.place
 
     def restart_limit(self, slot: Slot) -> tuple[str, int]:
         """Return name and value of the setting that limits restarts of a slot."""
@@ -225,10 +224,10 @@ class Driver(Backend):
     def follow_cluster(self) -> None:
         """Have as many actors as the cluster has room for."""
         target = actors_for(self.config, self.needs, self.cluster.total)
-        limit = self.actor_limit()
-        target = target if limit is None else min(target, limit)
+        if self.room is not None:
+            target = min(target, self.room)
         while len(self.actors) < target:
-            slot = ActorSlot(len(self.actors), self.actor_starter(len(self.actors)))
+            slot = self.actor_slot(len(self.actors))
             # As if it had played as long as the others: means over actors then stay smooth.
             slot.tally.earlier_times = self.actors[0].tally.all_times
             slot.fill()
@@ -237,18 +236,12 @@ class Driver(Backend):
         while len(self.actors) > target and not self.actors[-1].ready:
             slot = self.actors.pop()
             kill_worker(slot.handle)
-            self.ended_cpu_s += slot.tally.all_cpu_s
+            self.ended_cpu_s += slot.tally.all_times.cpu_s
             self.log(f"{slot} leaves: the cluster has {self.cluster.describe()}", "")
-
-    def actor_limit(self) -> int | None:
-        """Return how many actors the memory has room for; None: any number."""
-        return None
 
     def node_name(self, slot: Slot) -> str:
         """Return host and node of a slot's process."""
         return f"{slot.place.host} ({slot.place.node[:6]})" if slot.place else "no node"
-
-    # ---------------------------------------------------------------- playing and learning
 
     def collect(self, slot: ActorSlot, index: int, playing: int) -> tuple[Any, Any]:
         """Ask an actor, `index` of `playing`, for a segment; return references to it and to its
@@ -289,15 +282,15 @@ class Driver(Backend):
         self.version += 1
         self.weights = weights
 
-    def report(self, interrupted: bool) -> Report:
-        learners, seconds = self.learners, self.clock.elapsed()
-        times = learners.times._replace(wait_s=learners.times.wait_s + self.wait_s)
-        here = self.clock.cpu_seconds() + times.cpu_s + self.ended_cpu_s
-        workers = [
-            slot.tally.take(times, 0.0 if index else here, interrupted, seconds)
-            for index, slot in enumerate(self.actors)
-        ]
-        workers[0].notices.extend(learners.take_notices())
+    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
+        learners = self.learners
+        times = learners.times.plus(Times(wait_s=self.wait_s, cpu_s=cpu_s + self.ended_cpu_s))
+        workers = []
+        for slot in self.actors:
+            workers.append(slot.tally.take(times, interrupted, seconds))
+            times = times._replace(cpu_s=0.0)
+        workers[0].notices.extend(learners.notices)
+        learners.notices = []
         return Report(workers, learners.updates, learners.samples, learners.input_bytes)
 
     def metrics(self, seconds: float) -> dict[str, float]:
@@ -310,13 +303,12 @@ class Driver(Backend):
         )
 
     def status(self) -> str:
-        return status_table(self.actors, self.memory_rows(), self.learners.rows(), cluster_now())
+        others = [*self.learners.rows(), *self.memory_rows()]
+        return status_table(self.actors, others, cluster_now())
 
     def memory_rows(self) -> list[StatusRow]:
         """Return the replay memory's rows of the status table."""
         return []
-
-    # ---------------------------------------------------------------- checkpoints
 
     def state(self) -> CheckpointState:
         learned = self.learners.state()
@@ -329,8 +321,6 @@ class Driver(Backend):
         self.learners.restart(self.writers(), saved)
         self.publish(self.learners.handles[0].weights.remote())
 
-    # ---------------------------------------------------------------- ending
-
     def close(self) -> None:
         """Let actors close their environments, end all workers, and disconnect from Ray."""
         closing = [slot.handle.close.remote() for slot in self.ready()]
@@ -339,7 +329,6 @@ class Driver(Backend):
         self.closing.close()
 
     def end(self) -> None:
-        """End all workers."""
         for slot in self.slots():
             kill_worker(slot.handle)
         self.learners.end()

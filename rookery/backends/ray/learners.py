@@ -12,13 +12,12 @@ from ray.exceptions import ObjectLostError, RayError
 
 from rookery.backends.base import CheckpointState, LearnerLost, Log
 from rookery.backends.ray.cluster import Needs
-from rookery.backends.ray.failures import raise_cause, reason_of
+from rookery.backends.ray.failures import SlowWaitLog, raise_cause, reason_of, wait_for
 from rookery.backends.ray.messages import LearnerReport, WorkerReady, from_arrays, to_arrays
-from rookery.backends.ray.status import StatusRow
-from rookery.backends.ray.waiting import SlowWaitLog, wait_for
+from rookery.backends.ray.slots import StatusRow, status_row
 from rookery.backends.ray.workers import LearnerWorker, WorkerSpec, kill_worker, start_worker
 from rookery.errors import RookeryError
-from rookery.learning.learner import LearnerTimes
+from rookery.learning.actor import Times
 from rookery.runs.checkpoint import Checkpoint
 
 WAIT_S = 1.0
@@ -43,11 +42,9 @@ class LearnerGroup:
         self.counted = 0
         """Updates since the last call of `take_metrics`."""
         self.notices: list[str] = []
-        self.earlier_times = LearnerTimes()
+        self.earlier_times = Times()
         """Times of learners that were lost."""
-        self.times_now = LearnerTimes()
-
-    # ---------------------------------------------------------------- starting
+        self.times_now = Times()
 
     def start(self, writers: Sequence[int], saved: Checkpoint | None) -> list[Any]:
         """Start learners that continue from `saved`, each with a memory for so many actors; return
@@ -82,11 +79,9 @@ class LearnerGroup:
         self.restarts += 1
         self.end()
         self.sums, self.counted = 0.0, 0
-        self.earlier_times, self.times_now = self.times, LearnerTimes()
+        self.earlier_times, self.times_now = self.times, Times()
         self.wait_until_ready(self.start(writers, saved))
         self.log(f"learners restarted ({self.restarts} of at most {limit} times)", "")
-
-    # ---------------------------------------------------------------- answers
 
     def answers(self, references: Sequence[Any], doing: str) -> list[Any]:
         """Return the learners' answers; LearnerLost if one died, ObjectLostError if the only one
@@ -123,11 +118,6 @@ class LearnerGroup:
         self.sums, self.counted = 0.0, 0
         return dict(zip(["grad_norm", *self.names], means, strict=False))
 
-    def take_notices(self) -> list[str]:
-        """Return the lines for the log since the last call."""
-        notices, self.notices = self.notices, []
-        return notices
-
     def state(self) -> CheckpointState:
         """Return the first learner's networks, optimizer and counts; RookeryError if the weights of
         the learners differ."""
@@ -139,10 +129,8 @@ class LearnerGroup:
         self.updates, self.samples = counts["updates"], counts["samples"]
         return CheckpointState(from_arrays(tensors, torch.device("cpu")), counts)
 
-    # ---------------------------------------------------------------- status
-
     @property
-    def times(self) -> LearnerTimes:
+    def times(self) -> Times:
         """Times of the first learner and of those it replaced."""
         return self.earlier_times.plus(self.times_now)
 
@@ -154,11 +142,10 @@ class LearnerGroup:
         """Return the learners' rows of the status table."""
         text = f"{self.updates:,} updates"
         return [
-            StatusRow(f"learner {rank}", ready.place, self.restarts, text)
+            status_row(f"learner {rank}", ready.place, self.restarts, text)
             for rank, ready in enumerate(self.ready)
         ]
 
     def end(self) -> None:
-        """End all learners."""
         for handle in self.handles:
             kill_worker(handle)

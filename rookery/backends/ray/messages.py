@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rookery.data.steps import Segment, Steps
+from rookery.data.steps import Segment
 from rookery.data.tree import Tree, tree_map
-from rookery.learning.actor import Played
-from rookery.learning.learner import LearnerTimes
+from rookery.learning.actor import Played, Times
+from rookery.memory.replay import Replay
 
 
 def to_arrays(tree: Tree) -> Tree:
@@ -40,17 +40,14 @@ def join_segments(segments: Sequence[Segment]) -> Segment:
     if len(segments) == 1:
         return segments[0]
     rows = max(len(segment.steps.mask) for segment in segments)
-    steps = [pad_rows(segment.steps, rows) for segment in segments]
+
+    def padded(x: Tensor) -> Tensor:
+        missing = rows - len(x)
+        return torch.cat([x, x.new_zeros(missing, *x.shape[1:])]) if missing else x
+
+    steps = [tree_map(padded, segment.steps) for segment in segments]
     lanes = tree_map(lambda *parts: torch.cat(parts), *[tuple(s)[1:] for s in segments])
     return Segment(tree_map(lambda *parts: torch.cat(parts, 1), *steps), *lanes)
-
-
-def pad_rows(steps: Steps, rows: int) -> Steps:
-    """Return steps padded with masked rows to `rows` rows."""
-    missing = rows - len(steps.mask)
-    if not missing:
-        return steps
-    return tree_map(lambda x: torch.cat([x, x.new_zeros(missing, *x.shape[1:])]), steps)
 
 
 class WorkerPlace(NamedTuple):
@@ -65,7 +62,7 @@ class WorkerPlace(NamedTuple):
 
 
 class WorkerReady(NamedTuple):
-    """The answer of a replay shard or a learner that is ready."""
+    """The answer of a worker that is ready."""
 
     place: WorkerPlace
     transport: str = ""
@@ -83,18 +80,11 @@ class Origin(NamedTuple):
     number: int
     """Number of segments that the process played before."""
 
-    @property
-    def before(self) -> Origin:
-        """The origin of the segment whose rows this one's follow."""
-        return self._replace(number=self.number - 1)
-
 
 class SegmentInfo(NamedTuple):
     """Counters and statistics that come with a segment."""
 
     played: Played
-    cpu_s: float
-    """CPU time of the actor's process since it started."""
     version: int
     """Version of the weights it was played with."""
     moments: dict[str, NDArray[Any]]
@@ -112,6 +102,19 @@ class ReplayStatus(NamedTuple):
     age: float
     may_insert: bool
 
+    @classmethod
+    def of(cls, memory: Replay) -> ReplayStatus:
+        """Return the counters of a replay memory."""
+        limiter = memory.limiter
+        return cls(
+            inserted=limiter.inserted,
+            sampled=limiter.sampled,
+            trained=memory.trained,
+            fill=memory.fill,
+            age=memory.take_age(),
+            may_insert=limiter.may_insert(),
+        )
+
 
 class ShardStock(NamedTuple):
     """The windows of a replay shard that can be drawn."""
@@ -122,6 +125,16 @@ class ShardStock(NamedTuple):
     windows: int
     credit: int
     """Windows that may be drawn, from any shard, for the rows inserted in this one."""
+
+    @classmethod
+    def of(cls, memory: Replay) -> ShardStock:
+        """Return what a replay memory has to draw from."""
+        limiter, distribution = memory.limiter, memory.distribution
+        return cls(
+            total=distribution.total if limiter.started_at is not None else 0.0,
+            windows=distribution.count,
+            credit=limiter.credit // memory.windows.samples,
+        )
 
 
 class LearnerReport(NamedTuple):
@@ -137,7 +150,7 @@ class LearnerReport(NamedTuple):
     input_bytes: int | None
     replay: ReplayStatus | None
     """Counters of its own replay memory, if it has one."""
-    times: LearnerTimes
+    times: Times
     """Since it started."""
     notices: list[str]
     """Lines for the log."""

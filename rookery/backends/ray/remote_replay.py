@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class SegmentIntake:
 
     def add(self, segment: Segment, writer: int, origin: Origin) -> None:
         """Store a segment as the writer's newest rows."""
-        if self.newest.get(writer) != origin.before:
+        if self.newest.get(writer) != origin._replace(number=origin.number - 1):
             self.memory.cut(writer)
         self.newest[writer] = origin
         self.memory.add(segment, writer)
@@ -72,12 +73,6 @@ class ShardSource:
     def credit(self) -> int:
         """Windows that can be charged to the shard, which no other learner draws from."""
         return 0 if self.stock is None else max(0, self.stock.credit - sum(self.charges.values()))
-
-    def take_stock(self, request: int, stock: ShardStock) -> None:
-        """Take the stock that came with the answer to a request, unless a later one is known."""
-        del self.charges[request]
-        if request > self.stock_request:
-            self.stock, self.stock_request = stock, request
 
 
 class BatchOrder:
@@ -122,10 +117,15 @@ class BatchOrder:
                 drawn.append(part._replace(keys=part.keys + (shard << SHARD_BIT), weight=None))
                 weights.append((part.weight * (self.counts[shard] / self.shares[shard])) ** beta)
         weight: Any = np.concatenate(weights)
-        batch = drawn[0] if len(drawn) == 1 else side_by_side(drawn)
+        batch = drawn[0]
+        if len(drawn) > 1:
+            steps = tree_map(lambda *x: np.concatenate(x, 1), *[part.steps for part in drawn])
+            rest = [(part.state, part.keys) for part in drawn]
+            batch = Batch(steps, *tree_map(lambda *x: np.concatenate(x), *rest))
         return batch._replace(weight=(weight / weight.max()).astype(np.float32))
 
 
+@dataclass(eq=False)
 class RemoteReplay:
     """Draws batches from replay shards, several requests ahead, and sends priorities back.
 
@@ -137,21 +137,17 @@ class RemoteReplay:
     ever have the same number.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        ahead: int,
-        batch_size: int,
-        seed: int,
-        beta: float,
-        beta_end: float | None = None,
-    ):
-        self.device = device
-        self.ahead = ahead
-        self.batch_size = batch_size
-        self.beta = self.beta_start = beta
-        self.beta_end = beta_end
-        self.random = np.random.default_rng(seed)
+    device: torch.device
+    ahead: int
+    """Orders to keep under way."""
+    batch_size: int
+    seed: int
+    beta_start: float
+    beta_end: float | None = None
+
+    def __post_init__(self) -> None:
+        self.beta = self.beta_start
+        self.random = np.random.default_rng(self.seed)
         self.shards: dict[int, Any] = {}
         """Ray actors by number; replaced as a whole."""
         self.sources: dict[int, ShardSource] = {}
@@ -184,7 +180,9 @@ class RemoteReplay:
     def ask(self) -> None:
         """Keep orders under way, as far as the shards have credit."""
         now = time.monotonic()
-        sources = self.reachable(now)
+        there = {n: handle for n, handle in self.shards.items() if n not in self.lost}
+        self.sources = {n: self.sources.get(n) or ShardSource(n, there[n]) for n in there}
+        sources = [source for source in self.sources.values() if source.reach_at <= now]
         while len(self.orders) < self.ahead:
             batches = min(self.together, sum(s.credit for s in sources) // self.batch_size)
             known = [s.stock for s in sources if s.stock is not None]
@@ -195,12 +193,6 @@ class RemoteReplay:
                         self.send(source, [], 0, None)
                 return
             self.order(sources, known, batches)
-
-    def reachable(self, now: float) -> list[ShardSource]:
-        """Return the shards that can be drawn from."""
-        there = {n: handle for n, handle in self.shards.items() if n not in self.lost}
-        self.sources = {n: self.sources.get(n) or ShardSource(n, there[n]) for n in there}
-        return [source for source in self.sources.values() if source.reach_at <= now]
 
     def order(
         self, sources: Sequence[ShardSource], stocks: Sequence[ShardStock], batches: int
@@ -246,21 +238,20 @@ class RemoteReplay:
                 # Unreachable for now.
                 source.reach_at = time.monotonic() + UNREACHED_S
             return
-        source.take_stock(request, stock)
+        del source.charges[request]
+        if request > source.stock_request:  # else a later answer is known
+            source.stock, source.stock_request = stock, request
         if order in self.orders:
             assert order is not None
             order.waiting.discard(request)
             order.parts[source.number], order.counts[source.number] = parts, stock.windows
             if not order.waiting:
                 self.orders.discard(order)
-                self.take(order.batches(self.beta))
-
-    def take(self, batches: list[Batch]) -> None:
-        """Add complete batches."""
-        self.found.extend(batches)
-        if batches:
-            size = sum(leaf.nbytes for leaf in tree_leaves(batches[0]))
-            self.together = min(MAX_BATCHES_TOGETHER, 1 + BYTES_TOGETHER // size)
+                batches = order.batches(self.beta)
+                self.found.extend(batches)
+                if batches:
+                    size = sum(leaf.nbytes for leaf in tree_leaves(batches[0]))
+                    self.together = min(MAX_BATCHES_TOGETHER, 1 + BYTES_TOGETHER // size)
 
     def sample(self) -> Batch:
         """Return the next batch on the learner's device."""
@@ -298,10 +289,3 @@ def split_charge(credits: Sequence[int], count: int) -> list[int]:
     """Return `count` windows split in proportion to the credits, at most each shard's own."""
     bounds = [count * reached // sum(credits) for reached in itertools.accumulate(credits)]
     return [upper - lower for lower, upper in itertools.pairwise([0, *bounds])]
-
-
-def side_by_side(parts: Sequence[Batch]) -> Batch:
-    """The windows of several batches of arrays without weights as those of one."""
-    steps = tree_map(lambda *x: np.concatenate(x, 1), *[part.steps for part in parts])
-    rest = tree_map(lambda *x: np.concatenate(x), *[(part.state, part.keys) for part in parts])
-    return Batch(steps, *rest)

@@ -1,17 +1,24 @@
-"""Worker slots: each is refilled with a new process when its process dies."""
+"""What the driver knows of its workers: slots that are refilled when a process dies, the counters
+of replay memories, and the status table."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rookery.backends.common import ActorTally
+from rookery.backends.base import ActorTally
+from rookery.backends.ray.cluster import Cluster
 from rookery.backends.ray.messages import ReplayStatus, SegmentInfo, WorkerPlace
 
 RATE_S = 5.0
 """Time over which an actor's speed is averaged."""
 RECENT_EPISODES = 20
+MAX_ACTOR_ROWS = 16
+"""Above this number, actors are grouped by node."""
+StatusRow = tuple[str, ...]
+HEADER = ("worker", "where", "state", "restarts", "steps/s", "return")
 
 
 class Slot:
@@ -81,7 +88,7 @@ class ActorSlot(Slot):
     def add(self, info: SegmentInfo, lag: int) -> None:
         """Count a segment played with weights that were `lag` versions old."""
         played = info.played
-        self.tally.add(played, lag, info.cpu_s)
+        self.tally.add(played, lag)
         self.returns = (self.returns + [r for r, _ in played.episodes])[-RECENT_EPISODES:]
         self.env_steps += played.env_steps
         now = time.monotonic()
@@ -94,3 +101,106 @@ class ActorSlot(Slot):
             return 0.0
         (first, before), (_, now) = self.marks[0], self.marks[-1]
         return (now - before) / max(time.monotonic() - first, 1e-9)
+
+
+class ReplayStatistics:
+    """The counters of all replay memories of a run; empty without a replay."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, ReplayStatus] = {}
+        """By number; a memory that replaces a lost one has a number of its own."""
+        self.lost: set[int] = set()
+        """Numbers of memories that were lost."""
+        self.totals = [0, 0, 0]
+        """Rows inserted, sampled and trained on at the last report."""
+
+    def take_report(self, seconds: float) -> dict[str, float]:
+        """Return the same columns as a replay memory does, over the last `seconds`.
+
+        A lost memory's counters stay in the sums, but it does not count for how full memory is.
+        """
+        if not self.statuses:
+            return {}
+        counters = [(each.inserted, each.sampled, each.trained) for each in self.statuses.values()]
+        totals = [sum(column) for column in zip(*counters, strict=True)]
+        rates = [(now - before) / seconds for now, before in zip(totals, self.totals, strict=True)]
+        self.totals = totals
+        living = [status for number, status in self.statuses.items() if number not in self.lost]
+        count = max(1, len(living))
+        return {
+            "added_per_second": rates[0],
+            "sampled_per_second": rates[1],
+            "trained_per_second": rates[2],
+            "replay_fill": sum(status.fill for status in living) / count,
+            "replay_age_mean": sum(status.age for status in living) / count,
+        }
+
+
+def status_table(actors: Sequence[ActorSlot], others: Sequence[StatusRow], cluster: Cluster) -> str:
+    """Return the status of all workers and the cluster."""
+    healthy = sum(slot.ready for slot in actors)
+    lines = [f"status at {time.strftime('%H:%M:%S')}: {healthy} of {len(actors)} actors play"]
+    rows = [
+        status_row(str(a), a.place, a.restarts, f"{a.speed:,.0f}", mean_text(a.returns))
+        for a in actors
+    ]
+    if len(actors) > MAX_ACTOR_ROWS:
+        rows = node_rows(actors)
+    lines += align_columns([HEADER, *rows, *others])
+    return "\n".join([*lines, used(cluster)])
+
+
+def status_row(
+    name: str, place: WorkerPlace | None, restarts: int, done: str, returns: str = ""
+) -> StatusRow:
+    """Return a worker's row of the status table."""
+    state = "starting" if place is None else "alive"
+    where = "-" if place is None else f"{place.host} {place.node[:6]} pid {place.pid}"
+    return name, where, state, str(restarts), done, returns
+
+
+def node_rows(actors: Sequence[ActorSlot]) -> list[StatusRow]:
+    """Return a row for the actors of each node."""
+    groups: dict[str, list[ActorSlot]] = defaultdict(list)
+    for slot in actors:
+        groups[slot.place.host + " " + slot.place.node[:6] if slot.place else "-"].append(slot)
+    return [
+        (
+            f"{len(slots)} actors",
+            where,
+            "starting" if where == "-" else "alive",
+            str(sum(slot.restarts for slot in slots)),
+            f"{sum(slot.speed for slot in slots):,.0f}",
+            mean_text([score for slot in slots for score in slot.returns]),
+        )
+        for where, slots in sorted(groups.items())
+    ]
+
+
+def mean_text(returns: Sequence[float]) -> str:
+    return f"{sum(returns) / len(returns):.1f}" if returns else "-"
+
+
+def used(cluster: Cluster) -> str:
+    """Return which resources are in use."""
+    parts = []
+    for name in ("CPU", "GPU", "object_store_memory"):
+        total = cluster.amount(name)
+        if total:
+            busy = total - cluster.free.get(name, 0.0)
+            scale, unit = (1e9, "GB of objects") if "memory" in name else (1, f"{name}s")
+            parts.append(f"{busy / scale:.3g} of {total / scale:.3g} {unit}")
+    return f"{cluster.nodes_text}; in use: {', '.join(parts)}"
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with aligned columns, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    left = 3
+    return [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -9,11 +9,10 @@ import ray
 from ray.exceptions import ObjectLostError, RayError
 
 from rookery.backends.ray.driver import Driver
-from rookery.backends.ray.failures import raise_if_weights_lost
+from rookery.backends.ray.failures import SlowWaitLog, raise_if_weights_lost
 from rookery.backends.ray.learners import WAIT_S
 from rookery.backends.ray.messages import Origin, SegmentInfo
 from rookery.backends.ray.slots import ActorSlot
-from rookery.backends.ray.waiting import SlowWaitLog
 from rookery.runs.checkpoint import Checkpoint
 
 Collected = dict[int, tuple[Any, Origin]]
@@ -23,31 +22,25 @@ Collected = dict[int, tuple[Any, Origin]]
 class SynchronousDriver(Driver):
     """Every round: a segment of every living actor, then every update that is due."""
 
-    room: int | None = None
-    """Number of actors the learners' replay memories have room for; None without a replay."""
-
-    def start_memory(self) -> None:
-        super().start_memory()
-        if self.replay_statistics.description is not None:
-            self.room = len(self.actors)
-
-    def actor_limit(self) -> int | None:
-        return self.room
-
     def advance(self, env_steps: int) -> None:
         self.env_steps = env_steps
         start = time.perf_counter()
         collected = self.gather()
         self.wait_s += time.perf_counter() - start
-        shared = self.assign_segments(collected)
+        # With a replay a learner always gets the same actors, with a rollout as many as the others.
+        numbers, count = sorted(collected), self.learners.count
+        shared = [
+            numbers[rank::count] if self.room is None else [n for n in numbers if n % count == rank]
+            for rank in range(count)
+        ]
         references = [
             learner.learn.options(num_returns=2).remote(
                 self.done,
                 self.moments(),
-                [(number // self.learners.count, collected[number][1]) for number in numbers],
-                *[collected[number][0] for number in numbers],
+                [(number // count, collected[number][1]) for number in own],
+                *[collected[number][0] for number in own],
             )
-            for learner, numbers in zip(self.learners.handles, shared, strict=True)
+            for learner, own in zip(self.learners.handles, shared, strict=True)
         ]
         try:
             reports = self.learners.answers([report for report, _ in references], "learn")
@@ -106,11 +99,3 @@ class SynchronousDriver(Driver):
             slow_wait.check(", ".join(str(slot) for slot, _ in under_way.values()))
         for slot, info in sorted(infos, key=lambda pair: pair[0].number):
             self.count_played(slot, info)
-
-    def assign_segments(self, collected: Collected) -> list[list[int]]:
-        """Return the actors whose segments each learner gets: for a replay always the same actors,
-        for a rollout the same number of them."""
-        numbers, count = sorted(collected), self.learners.count
-        if self.room is None:
-            return [numbers[rank::count] for rank in range(count)]
-        return [[n for n in numbers if n % count == rank] for rank in range(count)]

@@ -14,19 +14,9 @@ import ray
 import torch
 
 from rookery.algorithms.base import Spaces
-from rookery.backends.common import ActorWithWeights, Prefetch, learn_from
-from rookery.backends.contents import learner_tensors, load_learner
-from rookery.backends.factory import (
-    make_actor,
-    make_actor_env,
-    make_algorithm,
-    make_learner,
-    seeds,
-    share_of,
-    spaces_of,
-    useful_threads,
-)
-from rookery.backends.ranks.join import transport_for
+from rookery.backends import factory
+from rookery.backends.base import ActorWithWeights, Prefetch, learn_from
+from rookery.backends.ranks.join import Torch, transport_for
 from rookery.backends.ranks.launch import free_port
 from rookery.backends.ray.messages import (
     LearnerReport,
@@ -42,11 +32,10 @@ from rookery.backends.ray.messages import (
     to_arrays,
 )
 from rookery.backends.ray.remote_replay import RemoteReplay, SegmentIntake
-from rookery.backends.ray.replay_statistics import replay_status_of, shard_stock_of
 from rookery.config import RunConfig
 from rookery.data.steps import Batch, Lanes, Segment
 from rookery.envs import register_env, statistics
-from rookery.learning.reduce import Alone, Reducer, Torch
+from rookery.learning.learner import Reducer
 from rookery.machine import cores, device_of, keep_freed_memory
 from rookery.memory.base import Memory
 from rookery.memory.replay import Replay
@@ -107,19 +96,23 @@ class Worker:
 class ActorWorker(Worker):
     """Plays segments with the weights it is given."""
 
-    def begin(self, number: int, restart: int) -> WorkerPlace:
+    def begin(self, number: int, restart: int) -> WorkerReady:
         """Make the environments and the network of actor `number`."""
         config = self.config
         names = config.act_device.split(",")
         device = device_of(names[number % len(names)])
         threads = config.threads or max(1, math.ceil(config.ray.actor_cpus))
-        env = make_actor_env(config, number, threads)
-        torch.set_num_threads(config.threads or useful_threads(spaces_of(env), threads))
+        env = factory.make_actor_env(config, number, threads)
+        torch.set_num_threads(
+            config.threads or factory.useful_threads(factory.spaces_of(env), threads)
+        )
         # How many actors there are comes with every request.
-        actor = make_actor(config, number, number + 1, device, self.spec.step, restart, env=env)
+        actor = factory.make_actor(
+            config, number, number + 1, device, self.spec.step, restart, env=env
+        )
         self.player = ActorWithWeights(actor)
         self.next_origin = Origin(uuid.uuid4().hex, 0)
-        return self.place(device)
+        return WorkerReady(self.place(device))
 
     def collect(
         self,
@@ -137,19 +130,21 @@ class ActorWorker(Worker):
         self.player.load(version, from_arrays(weights, actor.device))
         for name, own in statistics(actor.env).items():
             own.follow(moments[name])
-        actor.lanes, actor.collection = lanes, share_of(actor.algorithm.collection, *share)
+        actor.lanes, actor.collection = lanes, factory.share_of(actor.algorithm.collection, *share)
         segment = actor.algorithm.prepare(actor.collect(env_steps))
         played = actor.take_played()
+        played = played._replace(
+            times=played.times._replace(cpu_s=time.process_time()),
+            exploration=played.exploration.mean().cpu(),
+        )
         return to_arrays(segment), SegmentInfo(
-            played=played._replace(exploration=played.exploration.mean().cpu()),
-            cpu_s=time.process_time(),
+            played=played,
             version=version,
             moments={name: own.take_pending() for name, own in statistics(actor.env).items()},
             origin=origin,
         )
 
     def close(self) -> None:
-        """Close the environments."""
         self.player.actor.env.close()
 
 
@@ -158,7 +153,7 @@ class ShardWorker(Worker):
 
     def begin(self, writers: int, seed: int) -> WorkerReady:
         """Make the memory."""
-        algorithm = make_algorithm(self.config, self.spec.spaces, CPU)
+        algorithm = factory.make_algorithm(self.config, self.spec.spaces, CPU)
         memory = algorithm.memory(self.config.envs, writers, seed)
         assert isinstance(memory, Replay)
         self.memory = memory
@@ -182,7 +177,7 @@ class ShardWorker(Worker):
             for size in sizes
         ]
         memory.limiter.note_sampled(charge * memory.windows.samples)
-        return parts, shard_stock_of(memory)
+        return parts, ShardStock.of(memory)
 
     def reweigh(self, keys: Any, priorities: Any) -> None:
         """Set new priorities of a batch's windows."""
@@ -190,8 +185,7 @@ class ShardWorker(Worker):
         self.memory.reweigh(torch.from_numpy(keys), given)
 
     def status(self) -> ReplayStatus:
-        """Return the memory's counters."""
-        return replay_status_of(self.memory)
+        return ReplayStatus.of(self.memory)
 
 
 class LearnerWorker(Worker):
@@ -213,17 +207,18 @@ class LearnerWorker(Worker):
         """Join the other learners, and continue from a checkpoint's tensors and counts if given."""
         config = self.config
         device = device_of(config.device)
-        network_seed, memory_seed = seeds(config.seed, rank, self.spec.step, 0)
+        network_seed, memory_seed = factory.seeds(config.seed, rank, self.spec.step, 0)
         available = max(1, int(config.ray.learner_cpus or cores()))
-        torch.set_num_threads(config.threads or useful_threads(self.spec.spaces, available))
-        self.reducer: Reducer = Alone()
+        torch.set_num_threads(config.threads or factory.useful_threads(self.spec.spaces, available))
+        self.reducer = Reducer()
         if world > 1:
             transport = transport_for(config.learner.transport, device, "ray")
             self.reducer = Torch(transport, rank, world, address)
-        self.learner = make_learner(config, self.spec.spaces, self.reducer, device, network_seed)
+        self.learner = factory.make_learner(
+            config, self.spec.spaces, self.reducer, device, network_seed
+        )
         if tensors is not None and counts is not None:
-            load_learner(self.learner, from_arrays(tensors, CPU))
-            self.learner.load_counts(counts)
+            self.learner.load(from_arrays(tensors, CPU), counts)
         self.memory: Memory | None = None
         self.wait_s = 0.0
         algorithm = self.learner.algorithm
@@ -286,7 +281,10 @@ class LearnerWorker(Worker):
         self.replay.set_progress(done)
         deadline = time.perf_counter() + LEARN_S
         while True:
-            self.fetch()
+            if self.next_batch is None:
+                start = time.perf_counter()
+                self.next_batch = self.prefetch.get()
+                self.wait_s += time.perf_counter() - start
             over = time.perf_counter() >= deadline
             all_have, any_over = self.agree(self.next_batch is not None, over)
             if all_have:
@@ -299,13 +297,6 @@ class LearnerWorker(Worker):
                 break
         learner.check_finite()
         return self.report(), self.weights()
-
-    def fetch(self) -> None:
-        """Wait up to 50 ms for a batch, if there is none."""
-        start = time.perf_counter()
-        if self.next_batch is None:
-            self.next_batch = self.prefetch.get()
-        self.wait_s += time.perf_counter() - start
 
     def agree(self, has_batch: bool, over: bool) -> tuple[bool, bool]:
         """Return whether all learners have a batch, and whether time is up for any."""
@@ -326,7 +317,7 @@ class LearnerWorker(Worker):
             sums=to_array(learner.sums),
             names=learner.metric_names,
             input_bytes=learner.input_bytes,
-            replay=replay_status_of(self.memory) if isinstance(self.memory, Replay) else None,
+            replay=ReplayStatus.of(self.memory) if isinstance(self.memory, Replay) else None,
             times=learner.times._replace(wait_s=self.wait_s, cpu_s=time.process_time()),
             notices=learner.take_notices(),
         )
@@ -336,7 +327,7 @@ class LearnerWorker(Worker):
 
     def state(self) -> tuple[dict[str, Any], dict[str, int]]:
         """Return networks and optimizer, and counts, for a checkpoint."""
-        return to_arrays(learner_tensors(self.learner)), self.learner.counts()
+        return to_arrays(self.learner.tensors()), self.learner.counts()
 
     def digest(self) -> str:
         """Return a hash that is equal for learners with the same weights."""

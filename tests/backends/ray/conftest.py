@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.backends.ray.connect import on_loopback
+from rookery.backends.ray.cluster import on_loopback
 
 with on_loopback():
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -12,8 +12,8 @@ with on_loopback():
 from in_process import Here
 from ray_runs import Command, cluster_of
 
+from rookery.backends.factory import make_driver
 from rookery.backends.ray import workers
-from rookery.backends.ray.start import make_driver
 from rookery.config import resolve
 
 

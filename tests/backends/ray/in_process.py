@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import ray
 from ray.exceptions import ActorDiedError, ObjectLostError
 
-from rookery.backends.ray import start
+from rookery.backends.ray import cluster
 from rookery.backends.ray.messages import WorkerPlace
 from rookery.backends.ray.workers import Worker
 
@@ -95,7 +95,7 @@ class Here:
         for name in ("put", "get", "wait", "kill", "nodes", "available_resources"):
             monkeypatch.setattr(ray, name, getattr(self, name))
         monkeypatch.setattr(ray, "remote", lambda worker: Kind(self, worker))
-        monkeypatch.setattr(start, "connected", lambda *about: nullcontext())
+        monkeypatch.setattr(cluster, "connected", lambda *about: nullcontext())
         here = WorkerPlace(NODE, "here", 1, "cpu", 1)
         monkeypatch.setattr(Worker, "place", lambda worker, *device: here)
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from rookery.runs.table import read_rows
+from rookery.runs.files import read_rows
 
 HELPERS = Path(__file__).parent / "helpers"
 

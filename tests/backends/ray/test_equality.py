@@ -14,7 +14,7 @@ from rookery.backends.ray.asynchronous import shard_config
 from rookery.backends.ray.messages import Origin, to_arrays
 from rookery.backends.ray.workers import LearnerWorker, ShardWorker, WorkerSpec
 from rookery.config import resolve
-from rookery.learning.reduce import Alone
+from rookery.learning.learner import Reducer
 from rookery.runs import checkpoint
 
 BOTH = {"normalize_obs": True, "normalize_reward": True}
@@ -79,7 +79,7 @@ def test_a_learner_on_replay_shards_does_what_one_with_its_own_replay_does(monke
     algo = {"capacity": 4_000, "warm_up": 200, "samples_per_insert": 2, "rollout_steps": 4}
     settings = {"envs": 4, "backend": "serial", "threads": 1, "algo": algo}
     config = resolve("apex", "CartPole-v1", settings, use_preset=False).config
-    serial = make_backend(config, Alone(), CPU)
+    serial = make_backend(config, Reducer(), CPU)
     own = serial.learner
     spec = WorkerSpec(config, spaces_of(serial.actor.env), 0, [], None)
     shard = ShardWorker(spec._replace(config=shard_config(config, 1)))

@@ -16,9 +16,7 @@ from rookery.backends.ray.messages import (
     join_segments,
     to_arrays,
 )
-from rookery.backends.ray.replay_statistics import ReplayStatistics
-from rookery.backends.ray.slots import ActorSlot
-from rookery.backends.ray.status import StatusRow, status_table
+from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, status_row, status_table
 from rookery.config import RayConfig, default_config
 from rookery.data.steps import Segment, Steps
 from rookery.errors import BadInput
@@ -114,9 +112,9 @@ def test_a_part_of_a_capacity():
 
 
 def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
-    times = Times(env_s, 0.0, 0.0)
+    times = Times(env_s=env_s, cpu_s=cpu_s)
     done = Played(steps, list(episodes), [], times, torch.tensor(0.1))
-    return SegmentInfo(done, cpu_s, 3, {}, Origin("a", 0))
+    return SegmentInfo(done, 3, {}, Origin("a", 0))
 
 
 def test_a_slot_adds_up_the_work_of_all_its_processes():
@@ -128,7 +126,7 @@ def test_a_slot_adds_up_the_work_of_all_its_processes():
     slot.add(played(4, env_s=0.25, cpu_s=0.5), 0)
     assert slot.env_steps == 24
     assert slot.tally.all_times.env_s == 1.75
-    assert slot.tally.all_cpu_s == 3.5
+    assert slot.tally.all_times.cpu_s == 3.5
     assert slot.returns == [5, 7]
 
 
@@ -155,8 +153,8 @@ def test_the_status_tells_of_many_actors_by_node():
         slot.place = here if slot.number < 12 else there
         slot.add(played(5, [(float(slot.number), 5)]), 0)
     cluster = Cluster(2, {"CPU": 20.0}, {"CPU": 12.0}, {"CPU": 1.0})
-    learner = StatusRow("learner 0", here, 1, "9 updates")
-    text = status_table(slots, [], [learner], cluster)
+    learner = status_row("learner 0", here, 1, "9 updates")
+    text = status_table(slots, [learner], cluster)
     assert "19 of 20 actors play" in text
     assert "12 actors  host aaaaaa" in text
     assert "7 actors   host bbbbbb" in text
@@ -164,4 +162,4 @@ def test_the_status_tells_of_many_actors_by_node():
     assert "learner 0" in text
     assert "in use: 19 of 20 CPUs" in text
     assert all(len(line) < 120 for line in text.splitlines())
-    assert "actor 3 " in status_table(slots[:4], [], [], cluster)
+    assert "actor 3 " in status_table(slots[:4], [], cluster)

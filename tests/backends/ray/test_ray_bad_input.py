@@ -7,7 +7,7 @@ import pytest
 from ray_runs import HELPERS
 
 import rookery
-from rookery.backends.ray import connect
+from rookery.backends.ray import cluster
 from rookery.errors import BadInput
 
 
@@ -57,7 +57,7 @@ def test_nobody_at_the_address(tmp_path, monkeypatch):
 
 def test_somebody_else_at_the_address(tmp_path, monkeypatch, listener):
     monkeypatch.setenv("RAY_ADDRESS", listener)
-    monkeypatch.setattr(connect, "RAY_CONNECT_S", 0.2)
+    monkeypatch.setattr(cluster, "RAY_CONNECT_S", 0.2)
     assert f"no Ray answers at {listener}: waited 0.2 s for an answer" in refused(tmp_path)
 
 
