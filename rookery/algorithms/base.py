@@ -18,7 +18,7 @@ from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
 from rookery.memory.ring import RowNormalizer
 from rookery.networks.build import NetConfig
-from rookery.tracing import traced
+from rookery.tracing import TracedFunction
 
 
 class SpaceNormalizer(RowNormalizer, Protocol):
@@ -238,7 +238,7 @@ class Algorithm(ABC):
             if is_warning:
                 self.notices.append(f"warning: {name}: {status}")
 
-        return function if self.untraced else traced(function, modules, self, report)
+        return function if self.untraced else TracedFunction(function, modules, self, report)
 
     @cached_property
     def notices(self) -> list[str]:

@@ -9,11 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from rookery.tracing import numpy_operations, program
-from rookery.tracing.calls import Slot, collect, replace_leaves
 from rookery.tracing.numpy_operations import TRANSLATIONS
 from rookery.tracing.program import OUT_VARIANTS, SET_ASIDE, Binding, Program
-from rookery.tracing.recorder import Recorder
-from rookery.tracing.simplify import drop_unused, fold_constants
+from rookery.tracing.recorder import Recorder, Slot, collect, replace_leaves
+from rookery.tracing.trace import drop_unused, fold_constants
 
 aten = torch.ops.aten
 NAN, INFINITY = float("nan"), float("inf")
@@ -172,7 +171,7 @@ def program_of(function, inputs):
     calls = drop_unused(calls, recorder.tensors, collect(slots, Slot))
     captured = [*recorder.captured, *constants]
     made = Program(recorder.inputs, captured, calls, slots, recorder.tensors)
-    return made, [recorder.tensors[slot.index].detach() for slot in captured], result
+    return made, [recorder.tensors[slot].detach() for slot in captured], result
 
 
 def tensors_of(tree):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from rookery.tracing import TracedFunction
 from rookery.tracing import function as traced_function
-from rookery.tracing import traced
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def record_second_call(monkeypatch):
 
 def recorded(function, *args):
     """`function` after enough calls to be run from its recording, and the recording."""
-    run = traced(function)
+    run = TracedFunction(function)
     for _ in range(3):
         run(*args)
     assert run.refused is None
@@ -158,7 +158,7 @@ def test_weights_that_are_exchanged_are_followed():
     def function(x):
         return torch.autograd.grad(modules[0](x).square().sum(), x)[0]
 
-    run = traced(function, lambda: modules)
+    run = TracedFunction(function, lambda: modules)
     for seed in (0, 1, 2):
         modules[0] = network(seed)
         for _ in range(4):
