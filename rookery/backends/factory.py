@@ -29,7 +29,7 @@ from rookery.learning.reduce import Reducer
 from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
 from rookery.memory import budget
 from rookery.memory.replay import Replay
-from rookery.networks.images import has_images
+from rookery.networks.build import has_images
 from rookery.runs.checkpoint import Checkpoint
 
 

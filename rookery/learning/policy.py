@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rookery.algorithms.base import Algorithm, Spaces
+from rookery.algorithms.base import Algorithm, Spaces, carry
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.action_masks import legal_actions_of
-from rookery.networks.recurrent import carry
+from rookery.networks.encoders import legal_actions_of
 
 LONG_AFTER = 10**12
 """Environment steps for exploration as at the end of training."""
