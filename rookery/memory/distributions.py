@@ -74,18 +74,16 @@ class Uniform:
         while len(index) < count:
             tries = int((count - len(index)) / share * 1.1) + 8
             at = torch.randint(reached, (tries,), generator=generator).numpy()
-            at = at if self.reached == self.starts else self.spread(at)
+            if self.reached < self.starts:
+                # Places were counted over the used part of each lane only.
+                lane, place = np.divmod(at, self.reached)
+                at = lane * self.starts + place
             index = np.concatenate([index, at[self.present[at]]])
         return index[:count], np.ones(count)
 
     def nbytes(self) -> int:
         """Return the size in memory."""
         return self.present.nbytes
-
-    def spread(self, at: Indices) -> Indices:
-        """Return the index of places that are counted over the used part of each lane only."""
-        lane, place = np.divmod(at, self.reached)
-        return lane * self.starts + place
 
 
 class SumTree:

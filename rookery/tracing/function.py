@@ -94,8 +94,12 @@ class TracedFunction:
             trace.uses += 1
             if trace.uses < trace.check_at:
                 return trace.run(*tensors)
-        elif not self.is_due(key, tensors):
-            return self.function(*args)
+        else:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            if reason := self.objection(key, tensors):
+                self.refuse(reason)
+            if self.refused or self.counts[key] <= CALLS_BEFORE_RECORDING:
+                return self.function(*args)
         before = attribute_values(modules) if trace is None else []
         trial = None if trace is None else trace.run_on_copies(tensors)
         with Recorder(tensors) as recorder:
@@ -141,13 +145,6 @@ class TracedFunction:
                 for name, value in counted.items()
             )
         return self.values
-
-    def is_due(self, key: Key, tensors: Sequence[Tensor]) -> bool:
-        """Count a plain call; True if its key has come up often enough to record it."""
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if reason := self.objection(key, tensors):
-            self.refuse(reason)
-        return not self.refused and self.counts[key] > CALLS_BEFORE_RECORDING
 
     def compare(
         self,

@@ -85,7 +85,10 @@ class Program:
         self.inputs, self.captured, self.calls, self.result = inputs, captured, calls, result
         self.examples = tensors
         self.outputs = list(dict.fromkeys(collect(result, Slot)))
-        self.aliases = [self.is_alias(call) for call in calls]
+        self.aliases = [
+            not {self.address(slot) for slot in call.taken}.isdisjoint(map(self.address, call.made))
+            for call in calls
+        ]
         """True for the calls of which a result shares memory with an argument."""
         self.last_use: dict[Slot, int] = {}
         for number, call in enumerate(calls):
@@ -113,10 +116,6 @@ class Program:
 
     def address(self, slot: Slot) -> int:
         return storage_address(self.examples[slot])
-
-    def is_alias(self, call: Call) -> bool:
-        given = {self.address(slot) for slot in call.taken}
-        return any(self.address(slot) in given for slot in call.made)
 
     def fits(self, slot: Slot) -> bool:
         """True if NumPy has the tensor's type and memory may be set aside for it."""
