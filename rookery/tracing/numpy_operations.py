@@ -190,13 +190,6 @@ def addmm(out: Array, bias: Array, a: Array, b: Array) -> Steps:
     yield partial(np.add, out, bias, out=out)
 
 
-@translates(aten.addmm_.default)
-def addmm_(out: Array, to: Array, a: Array, b: Array) -> Steps:
-    added = np.empty(to.shape, to.dtype)
-    yield matrix_product(a, b, added)
-    yield partial(np.add, to, added, out=out)
-
-
 @translates(aten.linear.default)
 def linear(out: Array, x: Array, weight: Array, bias: Array | None = None) -> Steps:
     if x.ndim != 2:

@@ -45,7 +45,6 @@ OUT_VARIANTS: dict[Any, tuple[Callable, str, int]] = {
     aten.tanh_backward.default: (aten.tanh_backward.grad_input, "grad_input", ARITHMETIC),
     aten.mm.default: (torch.mm, "out", ARITHMETIC),
     aten.addmm.default: (torch.addmm, "out", ARITHMETIC),
-    aten.addmm_.default: (torch.addmm, "out", ARITHMETIC),
     aten.exp.default: (torch.exp, "out", FUNCTIONS),
     aten.sigmoid_.default: (torch.sigmoid, "out", FUNCTIONS),
     aten.tanh.default: (torch.tanh, "out", ARITHMETIC),

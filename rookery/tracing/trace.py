@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from operator import is_
 from typing import Any
@@ -39,7 +38,6 @@ EXTREME = 1e8
 
 Trial = tuple[Any, list[Tensor]]
 """Result of a run of a trace on copies of what it captured, and these copies after it."""
-Pass = Callable[[list[Call], dict[Slot, Tensor], Sequence[Slot]], list[Call]]
 
 
 class Trace:
@@ -49,8 +47,7 @@ class Trace:
         result = replace_leaves(result, Tensor, recording.slot_of)
         self.lines = list(map(str, recording.calls))
         calls, constants = fold_constants(recording.calls, recording.tensors)
-        for rewrite in PASSES:
-            calls = rewrite(calls, recording.tensors, collect(result, Slot))
+        calls = drop_unused(calls, collect(result, Slot))
         captured = [*recording.captured, *constants]
         self.captured = [recording.tensors[slot].detach() for slot in captured]
         self.program = Program(recording.inputs, captured, calls, result, recording.tensors)
@@ -188,9 +185,7 @@ def fold_constants(
     return left, list(constants)
 
 
-def drop_unused(
-    calls: list[Call], tensors: dict[Slot, Tensor], outputs: Sequence[Slot]
-) -> list[Call]:
+def drop_unused(calls: Sequence[Call], outputs: Sequence[Slot]) -> list[Call]:
     """Remove the calls whose results nothing uses."""
     needed = set(outputs)
     left: list[Call] = []
@@ -199,41 +194,3 @@ def drop_unused(
             needed.update(call.taken)
             left.append(call)
     return left[::-1]
-
-
-def fuse_products(
-    calls: list[Call], tensors: dict[Slot, Tensor], outputs: Sequence[Slot]
-) -> list[Call]:
-    """Replace `x.add_(a @ b)` by `x.addmm_(a, b)`, which saves a pass over memory.
-
-    The product must have no other use, and nothing may write to `a` or `b` in between.
-    """
-    uses = Counter(slot for call in calls for slot in call.taken)
-    uses.update(outputs)
-    left = dict(enumerate(calls))
-    products: dict[Slot, int] = {}
-    """Where the products were made that could as well be made now."""
-    for now, call in enumerate(calls):
-        written = {storage_address(tensors[slot]) for slot in call.written}
-        products = {
-            slot: then
-            for slot, then in products.items()
-            if written.isdisjoint(storage_address(tensors[x]) for x in calls[then].args)
-        }
-        if call.operation is aten.mm.default:
-            products[call.results] = now
-        if call.operation is aten.add_.Tensor and len(call.args) == 2 and not call.kwargs:
-            to, added = call.args
-            if added in products and uses[added] == 1 and is_alike(tensors, to, added):
-                factors = left.pop(products[added]).args
-                left[now] = Call(aten.addmm_.default, (to, *factors), {}, call.results)
-    return [left[place] for place in sorted(left)]
-
-
-def is_alike(tensors: dict[Slot, Tensor], one: Slot, other: Slot) -> bool:
-    """True if two tensors have the same shape and type."""
-    a, b = tensors[one], tensors[other]
-    return a.shape == b.shape and a.dtype == b.dtype
-
-
-PASSES: tuple[Pass, ...] = (drop_unused, fuse_products)
