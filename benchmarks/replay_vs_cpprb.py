@@ -19,9 +19,8 @@ import gymnasium.spaces as spaces
 import numpy as np
 import torch
 
+from rookery.algorithms.apex import ApeX, ApeXConfig
 from rookery.algorithms.base import Spaces
-from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replay_spec import transition_spec
 from rookery.data.steps import Segment, Steps
 
 CAPACITY, LANES, BATCH, ALPHA, BETA = 1_000_000, 10, 512, 0.6, 0.4
@@ -29,12 +28,18 @@ CAPACITY, LANES, BATCH, ALPHA, BETA = 1_000_000, 10, 512, 0.6, 0.4
 
 def rookery_side() -> Callable[[], None]:
     """One sample and update of our replay."""
-    config = ReplayConfig(
-        capacity=CAPACITY, batch_size=BATCH, n_step=1, alpha=ALPHA, beta=BETA, warm_up=0
+    config = ApeXConfig(
+        capacity=CAPACITY,
+        batch_size=BATCH,
+        n_step=1,
+        alpha=ALPHA,
+        beta=BETA,
+        warm_up=0,
+        rollout_steps=10_000,
     )
     seen = Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
-    cpu = torch.device("cpu")
-    replay = transition_spec(config, seen, 10_000, cpu, recorded=True).build(LANES, 1, seed=0)
+    algorithm = ApeX(seen, config, ApeX.default_net, torch.device("cpu"))
+    replay = algorithm.memory(LANES, 1, seed=0)
     shape = (10_000, LANES)
     for _ in range(CAPACITY // LANES // shape[0]):
         one = torch.ones(shape)

@@ -23,7 +23,7 @@ from rookery.backends.serial import Serial
 from rookery.config import resolve
 from rookery.data.steps import Batch
 from rookery.learning.learner import Reducer
-from rookery.tracing import program, simplify
+from rookery.tracing import program, trace
 
 REPLAY = {"warm_up": 200, "capacity": 4_000}
 WORK: dict[str, tuple[str, str, bool, dict[str, Any]]] = {
@@ -72,10 +72,10 @@ class Case:
 
 def make_cases(work: str, with_compile: bool) -> dict[str, Case]:
     """Return the variants by name."""
-    without: dict[str, tuple[Any, str, Any]] = {"without NumPy": (program, "SET_ASIDE", 0)}
-    for rewrite in simplify.PASSES:
-        others = tuple(x for x in simplify.PASSES if x is not rewrite)
-        without[f"without {rewrite.__name__}"] = (simplify, "PASSES", others)
+    without: dict[str, tuple[Any, str, Any]] = {
+        "without NumPy": (program, "SET_ASIDE", 0),
+        "without drop_unused": (trace, "drop_unused", lambda calls, outputs: calls),
+    }
     cases = {"plain": Case(work, {"learner": {"trace": False}}), "traced": Case(work, {})}
     for name, change in without.items():
         with patch.object(*change):

@@ -3,14 +3,5 @@
 from rookery.algorithms import apex, dqn, ppo, r2d2, vpg
 from rookery.algorithms.base import ALGORITHMS, Algorithm, Spaces, algorithm_class
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Spaces",
-    "algorithm_class",
-    "apex",
-    "dqn",
-    "ppo",
-    "r2d2",
-    "vpg",
-]
+__all__ = ["ALGORITHMS", "Algorithm", "Spaces", "algorithm_class"]
+__all__ += ["apex", "dqn", "ppo", "r2d2", "vpg"]

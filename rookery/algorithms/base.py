@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import gymnasium.spaces as spaces
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,19 +19,8 @@ from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
 from rookery.memory.ring import RowNormalizer
 from rookery.networks.build import NetConfig
-from rookery.tracing import traced
-
-
-class SpaceNormalizer(RowNormalizer, Protocol):
-    """Normalises the observations and rewards of an environment."""
-
-    def raw_leaves(self) -> dict[tuple[Any, ...], spaces.Space]:
-        """Return the spaces of the normalised leaves before normalisation, by path."""
-        ...
-
-    def follow(self, shared: Mapping[str, Any]) -> None:
-        """Use the statistics that another process shares, by name."""
-        ...
+from rookery.networks.recurrent import clear
+from rookery.tracing import TracedFunction
 
 
 class Spaces(NamedTuple):
@@ -40,7 +30,7 @@ class Spaces(NamedTuple):
     action: spaces.Space
     frame_stack: int = 1
     """Frames along the first axis of an observation."""
-    normalizer: SpaceNormalizer | None = None
+    normalizer: RowNormalizer | None = None
     """Normalises observations and rewards, if they are normalised."""
 
 
@@ -53,6 +43,16 @@ class Collection(NamedTuple):
     """True if only the newest frame of stacked observations is stored."""
     raw: bool = False
     """True if observations and rewards are stored as before normalisation."""
+
+
+RULES: dict[str, Callable[[float], bool]] = {
+    "be positive": lambda x: x > 0,
+    "be 0 or more": lambda x: x >= 0,
+    "be at least 1": lambda x: x >= 1,
+    "lie in [0, 1]": lambda x: 0 <= x <= 1,
+    "lie in (0, 1]": lambda x: 0 < x <= 1,
+}
+"""What settings must do, for `OptimizerConfig.check`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +71,14 @@ class OptimizerConfig:
     """The gradient is scaled down to this norm; 0: never."""
 
     def __post_init__(self) -> None:
-        require(
-            self.learning_rate > 0, f"algo.learning_rate must be positive, got {self.learning_rate}"
-        )
-        require(self.epsilon > 0, f"algo.epsilon must be positive, got {self.epsilon}")
-        require(
-            self.max_grad_norm >= 0,
-            f"algo.max_grad_norm must be 0 or more, got {self.max_grad_norm}",
-        )
+        self.check("be positive", "learning_rate", "epsilon")
+        self.check("be 0 or more", "max_grad_norm")
+
+    def check(self, rule: str, *names: str) -> None:
+        """Raise unless the settings `names`, where they are not None, follow one of RULES."""
+        for name in names:
+            value = getattr(self, name)
+            require(value is None or RULES[rule](value), f"algo.{name} must {rule}, got {value}")
 
 
 class Algorithm(ABC):
@@ -238,7 +238,7 @@ class Algorithm(ABC):
             if is_warning:
                 self.notices.append(f"warning: {name}: {status}")
 
-        return function if self.untraced else traced(function, modules, self, report)
+        return function if self.untraced else TracedFunction(function, modules, self, report)
 
     @cached_property
     def notices(self) -> list[str]:
@@ -250,6 +250,14 @@ class Algorithm(ABC):
         taken = self.notices.copy()
         self.notices.clear()
         return taken
+
+
+def carry(state: Tree, resetting: np.ndarray) -> Tree:
+    """Return the recurrent state for the next row, cleared in the lanes whose row was a reset row
+    [B]."""
+    if not state or not resetting.any():
+        return state
+    return clear(state, torch.as_tensor(resetting, device=state[0].device))
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

@@ -8,25 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Spaces, register
-from rookery.algorithms.exploration import linear_epsilon
-from rookery.algorithms.off_policy import (
-    ReplayAlgorithm,
-    ReplayConfig,
-    allowed,
-    count_actions,
-    rows_of,
-    target_of,
-    transition_loss,
-)
-from rookery.algorithms.replay_spec import collection_of, transition_spec
+from rookery.algorithms.off_policy import ReplayAlgorithm, allowed, rows_of
+from rookery.algorithms.replay_config import ReplayConfig
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
 from rookery.errors import require
-from rookery.memory.replay import Replay
 from rookery.networks.build import NetConfig
-from rookery.networks.distributional import expected_value, project_onto_atoms
-from rookery.networks.noisy import NoisyLinear
-from rookery.networks.q import QHeadConfig, QNetwork
+from rookery.networks.encoders import NoisyLinear
+from rookery.networks.q import QHeadConfig, QNetwork, expected_value, project_onto_atoms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +23,8 @@ class DQNConfig(ReplayConfig):
     """Settings of DQN."""
 
     alpha: float = 0.0
-    """Exponent of priorities in sampling; 0: uniform sampling."""
     dueling: bool = False
-    """True: value and advantages have separate output streams (Wang et al. 2016)."""
     n_step: int = 1
-    """Rewards summed before bootstrapping."""
     rollout_steps: int = 1
     """Rows collected from each environment between updates."""
     epsilon_start: float = 1.0
@@ -58,20 +44,19 @@ class DQNConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epsilon_start", "epsilon_end"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"algo.{name} must lie in [0, 1], got {value}")
-        require(
-            self.epsilon_steps >= 0,
-            f"algo.epsilon_steps must be 0 or more, got {self.epsilon_steps}",
-        )
-        for name in ("atoms", "rollout_steps"):
-            value = getattr(self, name)
-            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
+        self.check("lie in [0, 1]", "epsilon_start", "epsilon_end")
+        self.check("be 0 or more", "epsilon_steps")
+        self.check("be at least 1", "atoms", "rollout_steps")
         require(
             self.value_min < self.value_max,
             f"algo.value_min={self.value_min} must be less than algo.value_max={self.value_max}",
         )
+
+
+def linear_epsilon(env_steps: int, start: float, end: float, steps: int) -> float:
+    """Return epsilon, which falls from `start` to `end` over the first `steps` steps."""
+    done = min(1.0, env_steps / steps) if steps else 1.0
+    return start + done * (end - start)
 
 
 @register("dqn")
@@ -81,24 +66,19 @@ class DQN(ReplayAlgorithm):
 
     Config = DQNConfig
     config: DQNConfig
-    network: QNetwork
-    target: QNetwork
     default_net = NetConfig(activation="relu")
 
     def __init__(self, spaces: Spaces, config: DQNConfig, net: NetConfig, device: torch.device):
-        actions = count_actions("dqn", spaces.action)
         require(net.core == "none", f"net.core={net.core}: dqn has no memory; use r2d2")
-        self.spaces = spaces
-        self.config = config
-        self.device = device
-        self.start = int(spaces.action.start)  # type: ignore[attr-defined]
-        head = QHeadConfig(config.dueling, config.noisy, config.atoms)
-        self.network = QNetwork(spaces.obs, actions, net, head).to(device)
-        self.target = target_of(self.network)
+        super().__init__(spaces, config, net, device, config.rollout_steps)
         self.atoms = torch.linspace(config.value_min, config.value_max, config.atoms, device=device)
-        self.collection = collection_of(spaces, config.rollout_steps)
         # TD errors of mean values do not measure how wrong a distribution is.
         self.records = config.alpha > 0 and config.atoms == 1
+
+    def make_network(self, net: NetConfig) -> QNetwork:
+        config = self.config
+        head = QHeadConfig(config.dueling, config.noisy, config.atoms)
+        return QNetwork(self.spaces.obs, self.actions, net, head)
 
     def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
         config = self.config
@@ -121,16 +101,8 @@ class DQN(ReplayAlgorithm):
         return super().act(obs, reward, state, generator, explore)
 
     def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        return self.values(self.network(obs)), state
-
-    def values(self, out: Tensor) -> Tensor:
-        """Return action values [..., A] from the network's output."""
-        return expected_value(out, self.atoms) if self.config.atoms > 1 else out
-
-    def memory(self, lanes: int, writers: int, seed: int) -> Replay:
-        config = self.config
-        spec = transition_spec(config, self.spaces, config.rollout_steps, self.device, self.records)
-        return spec.build(lanes, writers, seed)
+        out = self.network(obs)
+        return expected_value(out, self.atoms) if self.config.atoms > 1 else out, state
 
     def precompute_targets(self, batch: Batch, coming: range | None = None) -> Batch:
         """Only without distributions and noise: noise is drawn again for every update."""
@@ -146,10 +118,7 @@ class DQN(ReplayAlgorithm):
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
         if self.config.atoms == 1:
-            legal = self.legal(rows_of(batch)[1])
-            return transition_loss(
-                self.network, self.target, batch, statistics[0], self.config, legal
-            )
+            return super().loss(batch, statistics)
         q, costs = self.distribution_costs(batch)
         priorities = costs.detach()
         scale = 1 / statistics[0].float()

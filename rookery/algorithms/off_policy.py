@@ -1,96 +1,32 @@
-"""What Q-learning algorithms share: settings, TD errors, target network, acting."""
+"""What Q-learning algorithms share: TD errors, exploration, target network, acting."""
 
 from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, TypeVar
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
 
-import gymnasium.spaces as spaces
-import numpy as np
+import gymnasium.spaces as gym_spaces
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rookery.algorithms.base import Algorithm, OptimizerConfig, Spaces
-from rookery.algorithms.exploration import EpsilonDraw, draw_epsilon, epsilon_greedy, ladder
-from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
+from rookery.algorithms.base import Algorithm, Collection, Spaces
+from rookery.algorithms.replay_config import ReplayConfig, build_replay, layout_of
+from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
-from rookery.errors import BadInput, require
-from rookery.memory import budget
-from rookery.memory.replay import Columns
-from rookery.memory.returns import n_step
-from rookery.memory.sum_tree import Floats, Indices
-from rookery.networks.action_masks import LegalActions, legal_actions_of, mask_illegal
-from rookery.networks.images import has_images
+from rookery.errors import BadInput
+from rookery.memory.distributions import Indices
+from rookery.memory.replay import Replay, Transitions
+from rookery.memory.returns import n_step, rescale, unrescale
+from rookery.networks.build import NetConfig, has_images
+from rookery.networks.encoders import legal_actions_of, mask_illegal
+from rookery.networks.q import QHeadConfig, QNetwork
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayConfig(OptimizerConfig):
-    """Settings of every algorithm with a replay memory."""
-
-    learning_rate: float = 1e-4
-    """Size of a step at the start."""
-    anneal: bool = False
-    """True: the learning rate falls linearly to zero over the run."""
-    epsilon: float = 1.5e-4
-    """Added to the denominator of adam and rmsprop."""
-    max_grad_norm: float = 40.0
-    """The gradient is scaled down to this norm; 0: never."""
-    gamma: float = 0.99
-    """Discount per agent step."""
-    n_step: int = 3
-    """Rewards summed before bootstrapping."""
-    batch_size: int = 32
-    """Windows in an update."""
-    capacity: int | str = 1_000_000
-    """Size of the memory over all environments: rows, or bytes such as 8GB."""
-    warm_up: int = 20_000
-    """Rows stored over all environments before learning starts."""
-    samples_per_insert: float | None = 8.0
-    """How often each stored step is learned from on average; none: no limit."""
-    alpha: float = 0.6
-    """Exponent of priorities in sampling (Schaul et al. 2016); 0: uniform sampling."""
-    beta: float = 0.4
-    """Exponent of importance weights: 0 no correction, 1 full correction."""
-    beta_end: float | None = None
-    """Value that beta rises to linearly over the run; none: constant."""
-    double: bool = True
-    """True: double Q-learning, the online network chooses the action of the target value."""
-    dueling: bool = True
-    """True: value and advantages have separate output streams (Wang et al. 2016)."""
-    loss: Literal["huber", "mse"] = "huber"
-    """Loss of a TD error."""
-    target_period: int = 2_500
-    """Updates between copies of the network into its target, if target_tau is none."""
-    target_tau: float | None = None
-    """Share of the network mixed into its target with every update; none: copies."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
-        for name in ("n_step", "batch_size", "target_period"):
-            value = getattr(self, name)
-            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"algo.{name} must lie in [0, 1], got {value}")
-        end = self.beta_end
-        require(
-            end is None or self.beta <= end <= 1,
-            f"algo.beta_end must lie between algo.beta={self.beta} and 1, got {end}",
-        )
-        tau, ratio = self.target_tau, self.samples_per_insert
-        require(tau is None or 0 < tau <= 1, f"algo.target_tau must lie in (0, 1], got {tau}")
-        require(
-            ratio is None or ratio > 0, f"algo.samples_per_insert must be positive, got {ratio}"
-        )
-        require(self.warm_up >= 0, f"algo.warm_up must be 0 or more, got {self.warm_up}")
-        budget.check_capacity(self.capacity)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +34,6 @@ class LadderConfig(ReplayConfig):
     """Settings of algorithms whose environments explore with different epsilons."""
 
     samples_per_insert: float | None = None
-    """How often each stored step is learned from on average; none: no limit."""
     epsilon_base: float = 0.4
     """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
     epsilon_power: float = 7.0
@@ -106,9 +41,8 @@ class LadderConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base, power = self.epsilon_base, self.epsilon_power
-        require(0 < base <= 1, f"algo.epsilon_base must lie in (0, 1], got {base}")
-        require(power >= 0, f"algo.epsilon_power must be 0 or more, got {power}")
+        self.check("lie in (0, 1]", "epsilon_base")
+        self.check("be 0 or more", "epsilon_power")
 
 
 # ---------------------------------------------------------------- pure functions
@@ -148,24 +82,31 @@ def transition_td(
     return q, goal
 
 
-def transition_loss(
-    network: nn.Module,
-    target: nn.Module,
-    batch: Batch,
-    count: Tensor,
-    config: ReplayConfig,
-    legal: Tensor | None = None,
-) -> Loss:
-    """Return the loss of n-step transitions, divided by their `count` in the whole batch, given the
-    actions that are legal at their ends [B, A]."""
-    assert batch.weight is not None
-    q, goal = transition_td(network, target, batch, config.double, legal)
-    scale = 1 / count.float()
-    total = torch.dot(cost(q, goal, config.loss), batch.weight * scale)
-    with torch.no_grad():
-        error = (goal - q).abs_()
-        metrics = {"q_mean": q.sum() * scale, "td_error": error.sum() * scale}
-    return Loss(total, metrics, error if config.alpha else None)
+def sequence_td(
+    q: Tensor, best_value: Tensor, steps: Steps, gamma: float, n: int, scaled: bool
+) -> Tensor:
+    """Return n-step TD errors [T, B] of the first T of T + n rows, 0 on masked ones.
+
+    `q` [T, B] are values of the actions taken, `best_value` [T + n, B] values of the best
+    actions; both on the scale h if `scaled`.
+    """
+    sums = n_step(steps.reward, steps.discount, steps.mask, gamma, n)
+    count = len(sums.reward)
+    later = torch.arange(count, device=q.device).unsqueeze(-1) + sums.last.long()
+    value = best_value.gather(0, later)
+    if scaled:
+        goal = rescale(sums.reward + sums.discount * unrescale(value))
+    else:
+        goal = sums.reward + sums.discount * value
+    return (goal - q) * steps.mask[:count]
+
+
+def recorded_errors(steps: Steps, starts: Indices, gamma: float, n: int) -> Tensor:
+    """Return |TD error| [transitions, B] of n-step transitions from values recorded while acting:
+    "q" of the action taken, and "value" of the best."""
+    q, value = steps.extra["q"], steps.extra["value"]
+    error = sequence_td(q[: len(q) - n], value, steps, gamma, n, scaled=False)
+    return error.abs()[torch.from_numpy(starts)]
 
 
 def rows_of(batch: Batch) -> tuple[Tree, Tree]:
@@ -173,25 +114,35 @@ def rows_of(batch: Batch) -> tuple[Tree, Tree]:
     return tree_map(lambda x: x[0], batch.steps.obs), tree_map(lambda x: x[1], batch.steps.obs)
 
 
-def recorded_values(q: Tensor, action: Tensor) -> dict[str, Tensor]:
-    """Return what first priorities are computed from: values of the action taken and the best."""
-    return {"q": chosen_value(q, action), "value": q.amax(-1)}
+def ladder(lanes: Lanes, base: float, power: float) -> Tensor:
+    """Return base^(1 + power i / (N - 1)) for environment i of N (Horgan et al. 2018), [B]."""
+    place = torch.arange(lanes.first, lanes.first + lanes.size, dtype=torch.float64)
+    return (base ** (1 + power * place / max(1, lanes.total - 1))).float()
 
 
-def recorded_errors(columns: Columns, starts: Indices, gamma: float, n: int) -> Floats:
-    """Return |TD error| [transitions, B] of n-step transitions from values recorded while acting:
-    "q" of the action taken, and "value" of the best."""
-    sums = n_step(columns.reward, columns.discount, columns.mask, gamma, n)
-    count = len(sums.reward)
-    later = np.arange(count)[:, None] + sums.last.astype(np.int64)
-    value = np.take_along_axis(columns.extra["value"], later, axis=0)
-    return np.abs(sums.reward + sums.discount * value - columns.extra["q"][:count])[starts]
+class EpsilonDraw(NamedTuple):
+    """Random numbers for epsilon-greedy actions."""
+
+    epsilon: Tensor
+    """Probability of a random action in each lane, [B]."""
+    numbers: Tensor
+    """Uniform in [0, 1), [2, B]: whether to explore, and which action to take."""
 
 
-# ---------------------------------------------------------------- target network
-
-
-Network = TypeVar("Network", bound=nn.Module)
+def epsilon_greedy(q: Tensor, draw: EpsilonDraw | None, legal: Tensor | None = None) -> Tensor:
+    """Return the best action for each row of values [B, A], or with probability epsilon any that is
+    legal [B, A]; without a draw always the best."""
+    best = q.argmax(-1)
+    if draw is None:
+        return best
+    chance, which = draw.numbers.unbind()
+    if legal is None:
+        any_of = (which * q.shape[-1]).long()
+    else:
+        before = legal.cumsum(-1)
+        wanted = (which * before[:, -1]).long()
+        any_of = (before > wanted.unsqueeze(-1)).long().argmax(-1)
+    return torch.where(chance < draw.epsilon, any_of, best)
 
 
 def target_of(network: Network) -> Network:
@@ -199,44 +150,49 @@ def target_of(network: Network) -> Network:
     return copy.deepcopy(network).requires_grad_(False)
 
 
-def followed(target: Network, network: Network, updates: int, config: ReplayConfig) -> Network:
-    """Return the target network after update number `updates`.
-
-    A copy is a new module, so that a thread that computes with the old one sees no mixture.
-    """
-    if config.target_tau is not None:
-        with torch.no_grad():
-            for to, parameter in zip(target.parameters(), network.parameters(), strict=True):
-                to.lerp_(parameter, config.target_tau)
-    elif updates % config.target_period == 0:
-        return target_of(network)
-    return target
-
-
 class ReplayAlgorithm(Algorithm):
-    """Base class of Q-learning with a replay memory and a target network."""
+    """Q-learning from n-step transitions in a replay memory, with a target network."""
 
     off_policy = True
     explores_by = "epsilon"
     config: ReplayConfig
-    spaces: Spaces
+    network: nn.Module
     target: nn.Module
-    start: int
-    """The environment's number of the first action."""
     records = True
     """True if values of actions are stored with them, for first priorities."""
 
-    @cached_property
-    def legality(self) -> LegalActions | None:
-        """Computes the legal actions from observations, if they have an action mask."""
-        return legal_actions_of(self.spaces.obs, self.spaces.action)
+    def __init__(
+        self, spaces: Spaces, config: ReplayConfig, net: NetConfig, device: torch.device, rows: int
+    ):
+        """`rows` are those that an actor collects from each environment at a time."""
+        if not isinstance(spaces.action, gym_spaces.Discrete):
+            raise BadInput(
+                f"algorithm: {type(self).__name__.lower()} needs a Discrete action space, the"
+                f" environment has {type(spaces.action).__name__}; use ppo"
+            )
+        self.spaces = spaces
+        self.config = config
+        self.device = device
+        self.actions, self.start = int(spaces.action.n), int(spaces.action.start)
+        self.legality = legal_actions_of(spaces.obs, spaces.action)
+        self.network = self.make_network(net).to(device)
+        self.target = target_of(self.network)
+        # The memory stores single frames, and normalises rows when they are drawn.
+        self.collection = Collection(
+            rows, newest_frame=spaces.frame_stack > 1, raw=spaces.normalizer is not None
+        )
+
+    def make_network(self, net: NetConfig) -> nn.Module:
+        """Return the network with new weights."""
+        return QNetwork(self.spaces.obs, self.actions, net, QHeadConfig(self.config.dueling))
 
     def legal(self, obs: Tree) -> Tensor | None:
         """Return which actions [..., A] are legal; None: always all."""
         return None if self.legality is None else self.legality(obs)
 
     def draw(self, explore: Tensor, generator: torch.Generator | None) -> EpsilonDraw:
-        return draw_epsilon(explore, generator)
+        numbers = torch.rand(2, len(explore), generator=generator, device=explore.device)
+        return EpsilonDraw(explore, numbers)
 
     def choose(
         self, obs: Tree, reward: Tensor, state: Tree, draw: Tree | None, explain: bool = False
@@ -245,15 +201,17 @@ class ReplayAlgorithm(Algorithm):
         legal = self.legal(obs)
         masked = allowed(q, legal)
         action = epsilon_greedy(masked, draw, legal)
-        extra = recorded_values(masked, action) if self.records else {}
+        extra = {}
+        if explain:
+            extra = {"q": q}
+        elif self.records:
+            extra = {"q": chosen_value(masked, action), "value": masked.amax(-1)}
         env_action = action + self.start if self.start else action
-        return Decision(
-            action, env_action, self.state_after(after, action), {"q": q} if explain else extra
-        )
+        return Decision(action, env_action, self.state_after(after, action), extra)
 
-    @abstractmethod
     def q_values(self, obs: Tree, reward: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """Return action values [B, A], and the recurrent core's state after the observation."""
+        return self.network(obs), state
 
     def state_after(self, core: Tree, action: Tensor) -> Tree:
         """Return the state after the actions [B], given that of the recurrent core."""
@@ -262,13 +220,47 @@ class ReplayAlgorithm(Algorithm):
     def prepare(self, segment: Segment) -> Segment:
         return segment
 
+    def memory(self, lanes: int, writers: int, seed: int) -> Replay:
+        config = self.config
+        errors = partial(recorded_errors, gamma=config.gamma, n=config.n_step)
+        return build_replay(
+            config,
+            layout_of(self.spaces, ("q", "value") if self.records else ()),
+            Transitions(config.n_step, config.gamma),
+            self.collection,
+            self.device,
+            errors if self.records else None,
+            lanes,
+            writers,
+            seed,
+        )
+
     def statistics(self, batch: Batch) -> Tensor:
         """Return the number of windows."""
         count = batch.steps.mask.shape[1]
         return torch.full((1,), count, dtype=torch.float64, device=self.device)
 
+    def loss(self, batch: Batch, statistics: Tensor) -> Loss:
+        assert batch.weight is not None
+        config, legal = self.config, self.legal(rows_of(batch)[1])
+        q, goal = transition_td(self.network, self.target, batch, config.double, legal)
+        scale = 1 / statistics[0].float()
+        total = torch.dot(cost(q, goal, config.loss), batch.weight * scale)
+        with torch.no_grad():
+            error = (goal - q).abs_()
+            metrics = {"q_mean": q.sum() * scale, "td_error": error.sum() * scale}
+        return Loss(total, metrics, error if config.alpha else None)
+
     def after_update(self, updates: int) -> None:
-        self.target = followed(self.target, self.network, updates, self.config)
+        """Update the target network. A copy is a new module, so that a thread that computes with
+        the old one sees no mixture."""
+        if self.config.target_tau is not None:
+            parameters = zip(self.target.parameters(), self.network.parameters(), strict=True)
+            with torch.no_grad():
+                for to, parameter in parameters:
+                    to.lerp_(parameter, self.config.target_tau)
+        elif updates % self.config.target_period == 0:
+            self.target = target_of(self.network)
 
     @torch.no_grad()
     def precompute_targets(self, batch: Batch, coming: range | None = None) -> Batch:
@@ -310,13 +302,3 @@ class LadderAlgorithm(ReplayAlgorithm):
     def exploration(self, env_steps: int, lanes: Lanes) -> Tensor:
         epsilon = ladder(lanes, self.config.epsilon_base, self.config.epsilon_power)
         return epsilon.to(self.device)
-
-
-def count_actions(name: str, space: spaces.Space) -> int:
-    """Return the number of actions; BadInput unless the space is Discrete."""
-    if not isinstance(space, spaces.Discrete):
-        raise BadInput(
-            f"algorithm: {name} needs a Discrete action space, the environment has"
-            f" {type(space).__name__}; use ppo"
-        )
-    return int(space.n)

@@ -1,4 +1,4 @@
-"""Acting with an actor-critic, and pure functions of policy gradients."""
+"""What policy gradients share: acting with an actor-critic, and pure functions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from rookery.algorithms.base import Algorithm
-from rookery.data.steps import Decision, Segment
+from rookery.data.steps import Batch, Decision, Segment
 from rookery.data.tree import Tree
-from rookery.networks.build import ActorCritic
+from rookery.networks.actor_critic import ActorCritic
 
 
 class PolicyAlgorithm(Algorithm):
@@ -41,6 +41,9 @@ class PolicyAlgorithm(Algorithm):
         if value is not None and (network.value_head is not None or not explain):
             extra["value"] = value
         return Decision(action, head.to_env(action), state, extra)
+
+    def statistics(self, batch: Batch) -> Tensor:
+        return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
 
 def values(network: ActorCritic, segment: Segment) -> Tensor:

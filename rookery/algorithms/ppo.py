@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
-from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
+from rookery.algorithms.on_policy import PolicyAlgorithm, standardise, values
 from rookery.data.steps import Batch, Loss, Segment
 from rookery.data.tree import flatten_time
 from rookery.errors import require
 from rookery.memory.returns import gae
 from rookery.memory.rollout import Rollout
-from rookery.networks.build import ActorCritic, NetConfig
+from rookery.networks.actor_critic import ActorCritic
+from rookery.networks.build import NetConfig
 from rookery.networks.recurrent import resets
 
 
@@ -48,18 +49,11 @@ class PPOConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
-        require(0 <= self.lam <= 1, f"algo.lam must lie in [0, 1], got {self.lam}")
-        require(self.clip > 0, f"algo.clip must be positive, got {self.clip}")
-        for name in ("rollout_steps", "epochs", "minibatches"):
-            value = getattr(self, name)
-            require(value >= 1, f"algo.{name} must be at least 1, got {value}")
-        for name in ("value_clip", "max_kl"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"algo.{name} must be positive, got {value}")
-        for name in ("value_coef", "entropy_coef"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name} must be 0 or more, got {value}")
+        self.check("lie in (0, 1]", "gamma")
+        self.check("lie in [0, 1]", "lam")
+        self.check("be positive", "clip", "value_clip", "max_kl")
+        self.check("be at least 1", "rollout_steps", "epochs", "minibatches")
+        self.check("be 0 or more", "value_coef", "entropy_coef")
 
 
 def clipped_objective(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
@@ -119,9 +113,6 @@ class PPO(PolicyAlgorithm):
             " lower it or raise --envs",
         )
         return Rollout(config.epochs, config.minibatches, recurrent, self.device, seed)
-
-    def statistics(self, batch: Batch) -> Tensor:
-        return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         config, rows = self.config, flatten_time(batch.steps._replace(obs=()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,16 +15,15 @@ from rookery.algorithms.off_policy import (
     allowed,
     chosen_value,
     cost,
-    count_actions,
-    target_of,
+    sequence_td,
 )
-from rookery.algorithms.replay_spec import ReplaySpec, collection_of, layout_of
+from rookery.algorithms.replay_config import build_replay, layout_of
 from rookery.data.steps import Batch, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
-from rookery.memory.replay import Columns, Replay, Sequences
-from rookery.memory.returns import n_step, rescale, unrescale
-from rookery.memory.sum_tree import Floats, Indices
+from rookery.memory.distributions import Indices
+from rookery.memory.replay import Replay, Sequences
+from rookery.memory.returns import rescale
 from rookery.networks.build import NetConfig
 from rookery.networks.q import Inputs, QHeadConfig, RecurrentQNetwork
 from rookery.networks.recurrent import State, resets
@@ -38,15 +36,11 @@ class R2D2Config(LadderConfig):
     """Settings of R2D2."""
 
     gamma: float = 0.997
-    """Discount per agent step."""
     epsilon: float = 1e-3
-    """Added to the denominator of adam and rmsprop."""
     batch_size: int = 64
     """Sequences in an update."""
     alpha: float = 0.9
-    """Exponent of priorities in sampling; 0: uniform sampling."""
     beta: float = 0.6
-    """Exponent of importance weights: 0 no correction, 1 full correction."""
     burn_in: int = 40
     """Rows that only warm up the recurrent state."""
     unroll: int = 80
@@ -63,19 +57,15 @@ class R2D2Config(LadderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.unroll >= 1, f"algo.unroll must be at least 1, got {self.unroll}")
-        require(self.burn_in >= 0, f"algo.burn_in must be 0 or more, got {self.burn_in}")
+        self.check("be at least 1", "unroll", "stride")
+        self.check("be 0 or more", "burn_in")
+        self.check("lie in [0, 1]", "eta")
         for name in ("burn_in", "n_step", "stride"):
             value = getattr(self, name)
             require(
                 value is None or value <= self.unroll,
                 f"algo.{name}={value} is longer than algo.unroll={self.unroll} allows",
             )
-        require(
-            self.stride is None or self.stride >= 1,
-            f"algo.stride must be at least 1, got {self.stride}",
-        )
-        require(0 <= self.eta <= 1, f"algo.eta must lie in [0, 1], got {self.eta}")
 
     @property
     def sequence_stride(self) -> int:
@@ -105,25 +95,6 @@ def mixed_priority(error: Tensor, mask: Tensor, eta: float) -> Tensor:
     return eta * error.amax(0) + (1 - eta) * error.sum(0) / mask.sum(0).clamp(min=1)
 
 
-def sequence_td(
-    q: Tensor, best_value: Tensor, steps: Steps, gamma: float, n: int, scaled: bool
-) -> Tensor:
-    """Return n-step TD errors [T, B] of the first T of T + n rows, 0 on masked ones.
-
-    `q` [T, B] are values of the actions taken, `best_value` [T + n, B] values of the best
-    actions; both on the scale h if `scaled`.
-    """
-    sums = n_step(steps.reward, steps.discount, steps.mask, gamma, n)
-    count = len(sums.reward)
-    later = torch.arange(count, device=q.device).unsqueeze(-1) + sums.last.long()
-    value = best_value.gather(0, later)
-    if scaled:
-        goal = rescale(sums.reward + sums.discount * unrescale(value))
-    else:
-        goal = sums.reward + sums.discount * value
-    return (goal - q) * steps.mask[:count]
-
-
 def previous(steps: Steps, action: Tensor, reward: Tensor) -> Inputs:
     """Return the action and reward before each row [T, B]; zeros where an episode starts. Those
     before the first row are given."""
@@ -151,18 +122,14 @@ class R2D2(LadderAlgorithm):
     default_net = NetConfig(activation="relu", core="lstm", core_size=512)
 
     def __init__(self, spaces: Spaces, config: R2D2Config, net: NetConfig, device: torch.device):
-        self.actions = count_actions("r2d2", spaces.action)
         require(
             net.core != "none", "net.core=none: r2d2 needs lstm or gru; without memory use apex"
         )
-        self.spaces = spaces
-        self.config = config
-        self.device = device
-        self.start = int(spaces.action.start)  # type: ignore[attr-defined]
-        head = QHeadConfig(config.dueling)
-        self.network = RecurrentQNetwork(spaces.obs, self.actions, net, head).to(device)
-        self.target = target_of(self.network)
-        self.collection = collection_of(spaces, config.rows_at_once)
+        super().__init__(spaces, config, net, device, config.rows_at_once)
+
+    def make_network(self, net: NetConfig) -> RecurrentQNetwork:
+        head = QHeadConfig(self.config.dueling)
+        return RecurrentQNetwork(self.spaces.obs, self.actions, net, head)
 
     def initial_state(self, batch: int) -> Tree:
         """Return the core's state, and the previous action, one-hot."""
@@ -199,27 +166,27 @@ class R2D2(LadderAlgorithm):
         state = (*self.initial_state(1), torch.zeros(1, 1))
         kinds = tuple(part[0].to("meta") for part in state)
         length = config.burn_in + config.unroll + config.n_step
-        spec = ReplaySpec(
+        return build_replay(
             config,
             layout_of(self.spaces, ("q", "value"), kinds, config.sequence_stride),
             Sequences(length, config.sequence_stride, config.unroll, config.later),
-            config.rows_at_once,
+            self.collection,
             self.device,
             self.first_priorities,
+            lanes,
+            writers,
+            seed,
         )
-        return spec.build(lanes, writers, seed)
 
-    def first_priorities(self, columns: Columns, starts: Indices) -> Floats:
+    def first_priorities(self, steps: Steps, starts: Indices) -> Tensor:
         """Return priorities of sequences [sequences, B] from the values recorded while acting."""
         config = self.config
-        reward, discount, mask = (torch.from_numpy(x) for x in columns[:3])
-        q, value = (torch.from_numpy(columns.extra[name]).double() for name in ("q", "value"))
-        steps = Steps((), q, reward, discount, mask, {})
+        q, value = steps.extra["q"], steps.extra["value"]
         rows = len(q) - config.n_step
         error = sequence_td(q[:rows], value, steps, config.gamma, config.n_step, config.rescale)
         parts = [slice(s + config.burn_in, s + config.burn_in + config.unroll) for s in starts]
-        mixed = [mixed_priority(error[part], mask[part], config.eta) for part in parts]
-        return np.stack([m.numpy() for m in mixed])
+        mixed = [mixed_priority(error[part], steps.mask[part], config.eta) for part in parts]
+        return torch.stack(mixed)
 
     def statistics(self, batch: Batch) -> Tensor:
         learned = slice(self.config.burn_in, self.config.burn_in + self.config.unroll)

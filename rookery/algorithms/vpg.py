@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from rookery.algorithms.base import Collection, OptimizerConfig, Spaces, register
-from rookery.algorithms.on_policy import PolicyAlgorithm, moments, standardise, values
+from rookery.algorithms.on_policy import PolicyAlgorithm, standardise, values
 from rookery.data.steps import Batch, Loss, Segment
 from rookery.errors import require
 from rookery.memory.returns import reward_to_go
 from rookery.memory.rollout import Rollout
-from rookery.networks.build import ActorCritic, NetConfig
+from rookery.networks.actor_critic import ActorCritic
+from rookery.networks.build import NetConfig
 from rookery.networks.recurrent import resets
 
 
@@ -43,7 +44,9 @@ class VPGConfig(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.gamma <= 1, f"algo.gamma must lie in (0, 1], got {self.gamma}")
+        self.check("lie in (0, 1]", "gamma")
+        self.check("be at least 1", "episodes", "rollout_steps", "minibatches")
+        self.check("be 0 or more", "value_coef", "entropy_coef")
         require(
             (self.episodes is None) != (self.rollout_steps is None),
             "algo.episodes and algo.rollout_steps: give one of them and set the other to none,"
@@ -54,12 +57,6 @@ class VPGConfig(OptimizerConfig):
             "algo.baseline=mean needs whole episodes; set algo.episodes instead of"
             f" algo.rollout_steps={self.rollout_steps}",
         )
-        for name in ("episodes", "rollout_steps", "minibatches"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"algo.{name} must be at least 1, got {value}")
-        for name in ("value_coef", "entropy_coef"):
-            value = getattr(self, name)
-            require(value >= 0, f"algo.{name} must be 0 or more, got {value}")
 
 
 @register("vpg")
@@ -95,9 +92,6 @@ class VPG(PolicyAlgorithm):
             " out; lower it or raise --envs",
         )
         return Rollout(1, config.minibatches, recurrent, self.device, seed)
-
-    def statistics(self, batch: Batch) -> Tensor:
-        return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         steps, config = batch.steps, self.config

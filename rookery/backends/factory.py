@@ -35,7 +35,7 @@ from rookery.learning.learner import Learner, Reducer
 from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
 from rookery.memory import budget
 from rookery.memory.replay import Replay
-from rookery.networks.images import has_images
+from rookery.networks.build import has_images
 from rookery.runs.checkpoint import Checkpoint
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from rookery.algorithms.base import Algorithm, Collection
+from rookery.algorithms.base import Algorithm, Collection, carry
 from rookery.data.steps import Decision, Lanes, Segment, Steps
 from rookery.data.tree import Tree, to_tensors, tree_map, tree_replace
-from rookery.networks.recurrent import carry
 
 
 def episodes_per_lane(episodes: int, lanes: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
 from rookery.networks.flat import FlatParameters
-from rookery.tracing import traced
+from rookery.tracing import TracedFunction
 
 METRIC_SLOTS = 15
 Tensors = dict[str, dict[str, Tensor]]
@@ -131,7 +131,9 @@ class Learner:
         if not config.trace:
             self.untraced = "learner.trace is false"
         if not self.untraced:
-            self.gradient = traced(self.add_gradient, self.modules, algorithm, self.note_tracing)
+            self.gradient = TracedFunction(
+                self.add_gradient, self.modules, algorithm, self.note_tracing
+            )
         whole = reducer.world == 1 and config.micro_batches == 1
         self.in_one_piece = whole and not algorithm.may_stop
         """True if nothing comes between an update's gradient and its step."""

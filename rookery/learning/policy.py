@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from rookery.algorithms.base import Algorithm, Spaces
+from rookery.algorithms.base import Algorithm, Spaces, carry
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
 from rookery.learning.actor import episodes_per_lane
-from rookery.networks.action_masks import legal_actions_of
-from rookery.networks.recurrent import carry
+from rookery.networks.encoders import legal_actions_of
 
 LONG_AFTER = 10**12
 """Environment steps for exploration as at the end of training."""

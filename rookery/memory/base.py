@@ -19,26 +19,17 @@ def no_precomputation(batch: Batch, updates: int) -> Batch:
     return batch
 
 
-class MemoryReport(Protocol):
-    """The part of a memory that reporters use."""
+class Memory(Protocol):
+    """Stores experience and yields batches to learn from.
 
-    def take_report(self, seconds: float) -> dict[str, float]:
-        """Return statistics of the `seconds` since the last call."""
-        ...
-
-    def describe(self) -> str | None:
-        """Return a line about the memory that storage will take, or None if it is little."""
-        ...
-
-
-class Memory(MemoryReport, Protocol):
-    """Stores experience and yields batches to learn from."""
+    A memory without schedule, priorities or statistics inherits the methods for these.
+    """
 
     generator: torch.Generator
 
     def set_progress(self, done: float) -> None:
         """Set the finished part of the run, 0 to 1, for schedules such as that of beta."""
-        ...
+        return None
 
     def add(self, segment: Segment, writer: int = 0) -> None:
         """Store a segment of the actor `writer`."""
@@ -50,4 +41,12 @@ class Memory(MemoryReport, Protocol):
 
     def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
         """Set new priorities of the windows in a batch."""
-        ...
+        return None
+
+    def take_report(self, seconds: float) -> dict[str, float]:
+        """Return statistics of the `seconds` since the last call."""
+        return {}
+
+    def describe(self) -> str | None:
+        """Return a line about the memory that storage will take, or None if it is little."""
+        return None

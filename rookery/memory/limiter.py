@@ -55,10 +55,6 @@ class Limiter:
         """True if a writer need not wait."""
         return self.started_at is None or self.due <= self.tolerance
 
-    def may_sample(self, samples: int) -> bool:
-        """True if `samples` samples may be drawn."""
-        return self.batches_due(samples) > 0
-
     def batches_due(self, samples: int) -> int:
         """Return how many batches of `samples` samples may be drawn; without a ratio, 1."""
         if self.started_at is None:
@@ -73,4 +69,4 @@ class Limiter:
     def wait_to_sample(self, samples: int, timeout: float) -> bool:
         """Wait until `samples` samples may be drawn; return False on a timeout."""
         with self.changed:
-            return self.changed.wait_for(lambda: self.may_sample(samples), timeout)
+            return self.changed.wait_for(lambda: self.batches_due(samples) > 0, timeout)

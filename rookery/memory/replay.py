@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,43 +12,16 @@ from torch import Tensor
 
 from rookery.data.steps import Batch, Segment, Steps
 from rookery.data.tree import Tree, tree_map, tree_split
-from rookery.memory.base import PrecomputeTargets, no_precomputation
+from rookery.memory.base import Memory, PrecomputeTargets, no_precomputation
 from rookery.memory.budget import gigabytes, machine_bytes
-from rookery.memory.distributions import Distribution
+from rookery.memory.distributions import Distribution, Floats, Indices
 from rookery.memory.limiter import Limiter
 from rookery.memory.returns import n_step
 from rookery.memory.ring import Ring
-from rookery.memory.sum_tree import Floats, Indices
 
-
-class Columns(NamedTuple):
-    """The scalar columns of consecutive rows, each [T, B]."""
-
-    reward: Floats
-    discount: Floats
-    mask: Floats
-    extra: dict[str, Floats]
-
-
-FirstPriorities = Callable[[Columns, Indices], Floats]
-"""Function from columns and the first rows of windows in them to priorities [windows, B]."""
-
-
-class Windows(Protocol):
-    """The kind of windows in a replay: their length and how a batch is built from stored rows."""
-
-    length: int
-    """Rows in a window."""
-    settings: str
-    """Names of the settings that determine `length`, for messages."""
-    stride: int
-    """Rows between the starts of windows."""
-    samples: int
-    """Number of samples that a window counts as for the rate limiter."""
-
-    def assemble(self, ring: Ring, lane: Indices, row: Indices) -> tuple[Steps, Tree]:
-        """Return the windows that start at the rows [B] and the recurrent state before them."""
-        ...
+FirstPriorities = Callable[[Steps, Indices], Tensor]
+"""Function from rows [T, B] without observations, in double precision, and the first rows of
+windows in them to priorities [windows, B]."""
 
 
 class Transitions:
@@ -57,18 +29,25 @@ class Transitions:
     bootstrap value; row 1 of the observations is the one that value is computed from."""
 
     stride = 1
+    """Rows between the starts of windows."""
     samples = 1
+    """Number of samples that a window counts as for the rate limiter."""
     settings = "algo.n_step"
+    """Names of the settings that determine `length`, for messages."""
 
     def __init__(self, n: int, gamma: float):
         self.n, self.gamma = n, gamma
         self.length = n + 1
+        """Rows in a window."""
 
     def assemble(self, ring: Ring, lane: Indices, row: Indices) -> tuple[Steps, Tree]:
+        """Return the windows that start at the rows [B] and the recurrent state before them."""
         rows = row + np.arange(self.length)[:, None]
         places = ring.places(lane, rows)
         mask = ring.mask[places].astype(np.float32)
-        sums = n_step(ring.take_reward(places), ring.discount[places], mask, self.gamma, self.n)
+        sums = n_step(
+            ring.scaled_reward(ring.reward[places]), ring.discount[places], mask, self.gamma, self.n
+        )
         ends = np.array([row, row + sums.last[0].astype(np.int64)])
         steps = Steps(
             obs=ring.take_obs(lane, ends),
@@ -103,7 +82,7 @@ class Sequences:
         steps = Steps(
             obs=ring.take_obs(lane, rows),
             action=torch.from_numpy(ring.action[places]),
-            reward=torch.from_numpy(ring.take_reward(places)),
+            reward=torch.from_numpy(ring.scaled_reward(ring.reward[places])),
             discount=torch.from_numpy(ring.discount[places].astype(np.float32)),
             mask=torch.from_numpy(ring.mask[places].astype(np.float32)),
             extra={"later_state": tree_map(lambda x: x.unsqueeze(0), later)},
@@ -119,6 +98,8 @@ class Sequences:
         return (*state, torch.from_numpy(ring.scaled_reward(reward.numpy())))
 
 
+Windows = Transitions | Sequences
+"""The kind of windows in a replay: their length and how a batch is built from stored rows."""
 MOST_TOGETHER = 16
 """Most batches that are drawn together."""
 
@@ -134,7 +115,7 @@ def split_batch(batch: Batch, parts: int) -> Iterator[Batch]:
         yield Batch(part, *others)
 
 
-class Replay:
+class Replay(Memory):
     """Windows of the rows in a ring, drawn at the rate that the limiter allows.
 
     Several writers, each with its own lanes, and one reader. Rows are copied outside of the lock.
@@ -194,7 +175,8 @@ class Replay:
         with self.lock:
             self.retire(writer, head + count)
         self.ring.write(lanes, head, steps, state)
-        rows = self.completed(writer, head, head + count)
+        first = max(int(self.origin[writer]), head - self.windows.length + 1)
+        rows = self.aligned(first, head + count - self.windows.length + 1)
         with self.lock:
             self.head[writer] = head + count
             if len(rows):
@@ -212,11 +194,6 @@ class Replay:
                 index = self.place_of(self.lanes_of(writer)[:, None], rows).reshape(-1)
                 self.distribution.drop(index)
                 self.row_at[index] = -1
-
-    def completed(self, writer: int, head: int, new_head: int) -> Indices:
-        """Return the first rows of the windows that are completed by rows [head, new_head)."""
-        first = max(int(self.origin[writer]), head - self.windows.length + 1)
-        return self.aligned(first, new_head - self.windows.length + 1)
 
     def aligned(self, first: int, last: int) -> Indices:
         """Return the rows in [first, last) where windows start: multiples of the stride."""
@@ -246,13 +223,15 @@ class Replay:
             return None
         span = np.arange(rows[0], rows[-1] + self.windows.length)
         places = self.ring.places(lane, span[:, None])
-        columns = Columns(
-            self.ring.take_reward(places).astype(np.float64),
-            self.ring.discount[places].astype(np.float64),
-            self.ring.mask[places].astype(np.float64),
-            {name: column[places] for name, column in self.ring.extra.items()},
+        steps = Steps(
+            obs=(),
+            action=torch.from_numpy(self.ring.action[places]),
+            reward=torch.from_numpy(self.ring.scaled_reward(self.ring.reward[places])).double(),
+            discount=torch.from_numpy(self.ring.discount[places]).double(),
+            mask=torch.from_numpy(self.ring.mask[places]).double(),
+            extra={k: torch.from_numpy(x[places]).double() for k, x in self.ring.extra.items()},
         )
-        return self.first_priorities(columns, rows - rows[0]).T
+        return self.first_priorities(steps, rows - rows[0]).numpy().T
 
     def cut(self, writer: int) -> None:
         """Separate the writer's next rows from its last ones, after a restart of its actor."""

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from gymnasium import Space
 from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
 from rookery.data.steps import Steps
 from rookery.data.tree import Tree, tree_leaves, tree_map
-from rookery.memory.sum_tree import Floats, Indices
+from rookery.memory.distributions import Floats, Indices
 
 SMALL_BYTES = 1 << 16
 """Up to this size NumPy gathers faster; beyond it torch's threads share the work."""
 
 
 class RowNormalizer(Protocol):
-    """Scales raw observations and rewards by the current running statistics."""
+    """Scales raw observations and rewards of an environment by the current running statistics."""
 
     def obs(self, rows: Tree) -> Tree:
         """Return observations scaled; NumPy arrays with any leading axes."""
@@ -27,6 +30,14 @@ class RowNormalizer(Protocol):
 
     def reward(self, rows: Floats) -> Floats:
         """Return rewards of any shape scaled."""
+        ...
+
+    def raw_leaves(self) -> dict[tuple[Any, ...], Space]:
+        """Return the spaces of the normalised leaves before normalisation, by path."""
+        ...
+
+    def follow(self, shared: Mapping[str, Any]) -> None:
+        """Use the statistics that another process shares, by name."""
         ...
 
 
@@ -100,6 +111,7 @@ class Ring:
 
     def write(self, lanes: slice, row: int, steps: Steps, state: Tree) -> None:
         """Store rows [T, B, ...] of the lanes, the first of them numbered `row`."""
+        given = steps._asdict() | steps.extra
         count = len(steps.mask)
         first = row % self.rows
         split = min(count, self.rows - first)
@@ -108,21 +120,12 @@ class Ring:
             (slice(split, count), slice(0, count - split)),
         ):
             if rows.start < rows.stop:
-                self.write_slots(lanes, slots, rows, steps)
+                tree_map(partial(put, lanes, slots, rows), self.by_lane_obs, steps.obs)
+                for name, column in self.by_lane_small.items():
+                    put(lanes, slots, rows, column, given[name])
         if self.layout.state != () and row % self.layout.stride == 0:
             place = row // self.layout.stride % self.starts
             tree_map(lambda to, x: to[lanes, place].copy_(x), self.by_lane_state, state)
-
-    def write_slots(self, lanes: slice, slots: slice, rows: slice, steps: Steps) -> None:
-        """Store the rows `rows` of `steps` in the slots `slots`."""
-
-        def put(column: np.ndarray, values: Tensor) -> None:
-            column[lanes, slots] = values.numpy()[rows].swapaxes(0, 1)
-
-        tree_map(put, self.by_lane_obs, steps.obs)
-        given = steps._asdict() | steps.extra
-        for name, column in self.by_lane_small.items():
-            put(column, given[name])
 
     def by_lane(self, column: Tensor) -> Tensor:
         """Return a view [lanes, places per lane, ...] of a column."""
@@ -133,25 +136,19 @@ class Ring:
         return lane * self.rows + row % self.rows
 
     def take_obs(self, lane: Indices, row: Indices) -> Tree:
-        """Return the observations at rows [T, B] of lanes [B], with stacks of frames rebuilt."""
+        """Return the observations at rows [T, B] of lanes [B], with stacks of frames rebuilt, and
+        scaled if there is a normalizer; frames before an episode's start are zero."""
         index = self.places(lane, row)
         if self.layout.frames > 1:
             index = self.stacked(lane, row, index)
         obs = tree_map(lambda column: take_entries(column, index), self.obs)
-        return obs if self.layout.normalizer is None else self.scaled_obs(obs, index)
-
-    def scaled_obs(self, obs: Tree, index: Indices) -> Tree:
-        """Return raw observations scaled; frames before an episode's start stay zero."""
-        assert self.layout.normalizer is not None
+        if self.layout.normalizer is None:
+            return obs
         scaled = self.layout.normalizer.obs(tree_map(lambda x: x.numpy(), obs))
         before_start = index == self.zero_row
         for leaf in tree_leaves(scaled):
             leaf[before_start] = 0
         return tree_map(torch.from_numpy, scaled)
-
-    def take_reward(self, places: Indices) -> Floats:
-        """Return the rewards at places of any shape, scaled if there is a normalizer."""
-        return self.scaled_reward(self.reward[places])
 
     def scaled_reward(self, reward: Floats) -> Floats:
         """Return stored rewards of any shape, scaled if there is a normalizer."""
@@ -184,6 +181,11 @@ class Ring:
         return sum(x.nbytes for x in small) + sum(map(bytes_of, large))
 
 
+def put(lanes: slice, slots: slice, rows: slice, column: np.ndarray, values: Tensor) -> None:
+    """Store the rows `rows` of values [T, B, ...] in slots of a column [lanes, slots, ...]."""
+    column[lanes, slots] = values.numpy()[rows].swapaxes(0, 1)
+
+
 def zeros(kind: Tensor, count: int) -> Tensor:
     """Return zeros [count, *kind.shape]; NumPy's, since torch's would touch all of the memory."""
     dtype = torch.empty(0, dtype=kind.dtype).numpy().dtype
@@ -198,7 +200,7 @@ def take_entries(column: Tensor, index: Indices) -> Tensor:
     return column.index_select(0, flat).view(*index.shape, *column.shape[1:])
 
 
-def row_like(space: Any) -> Tree:
+def row_like(space: Space) -> Tree:
     """Return one observation of a space as meta tensors."""
     arrays = create_empty_array(space, n=1)
     return tree_map(lambda x: torch.as_tensor(x)[0].to("meta"), arrays)

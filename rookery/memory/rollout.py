@@ -18,7 +18,7 @@ from rookery.data.tree import (
     tree_map,
     tree_split,
 )
-from rookery.memory.base import PrecomputeTargets, no_precomputation
+from rookery.memory.base import Memory, PrecomputeTargets, no_precomputation
 
 SMALL_ROLLOUT_BYTES = 16 << 20
 """Rollouts up to this size are shuffled as a whole; for larger ones the copy would cost much."""
@@ -26,7 +26,7 @@ FEW_RESETS = 1 / 8
 """Share of reset rows in a rollout up to which computing with masked rows costs little."""
 
 
-class Rollout:
+class Rollout(Memory):
     """Yields epochs x minibatches of the last segment, and then is empty.
 
     Without recurrent state a minibatch is a random set of single rows, [1, M]. Reset rows are left
@@ -44,9 +44,6 @@ class Rollout:
         self.device = device
         self.generator = torch.Generator().manual_seed(seed)
         self.content: tuple[Steps, Tree] | None = None
-
-    def set_progress(self, done: float) -> None:
-        """Do nothing: a rollout has no schedule."""
 
     def add(self, segment: Segment, writer: int = 0) -> None:
         """Replace the segment."""
@@ -89,17 +86,6 @@ class Rollout:
     def order(self, count: int) -> Tensor:
         """Return a random permutation of the numbers below `count`."""
         return torch.randperm(count, generator=self.generator).to(self.device)
-
-    def reweigh(self, keys: Tensor | None, priorities: Tensor | None) -> None:
-        """Do nothing: a rollout has no priorities."""
-
-    def take_report(self, seconds: float) -> dict[str, float]:
-        """Return nothing: a rollout has no statistics."""
-        return {}
-
-    def describe(self) -> str | None:
-        """Return None: a rollout takes little memory."""
-        return None
 
 
 def interleave(rows: Tensor, others: Tensor, parts: int) -> Tensor:

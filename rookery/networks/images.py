@@ -1,34 +1,38 @@
-"""Image observations: recognition of their spaces, and conversion to inputs of convolutions."""
+"""Encoders of image observations: conversion to floats, and convolutions."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from itertools import islice
 
 import gymnasium.spaces as spaces
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST_BOARD = 8
-"""Shortest side of a uint8 array [H, W] that counts as a board."""
+from rookery.errors import require
+from rookery.networks.encoders import initialise, orthogonal_linear
+
 MAX_IMAGE_CODES = 16
 """An array [H, W] with larger values than this is a grey image, not a board."""
 
+Convolutions = tuple[tuple[int, int, int], ...]
+"""Channels, kernel size and stride of each layer."""
 
-class ImageInput(Protocol):
-    """Function from observations with `dims` trailing axes to floats [N, *shape] in channels-last
-    memory; `shape` is channels, height, width. Multiplied by `scale` they lie in 0..1."""
-
-    dims: int
-    shape: tuple[int, int, int]
-    scale: float
-
-    def __call__(self, obs: Tensor) -> Tensor: ...
+CONVOLUTIONS: dict[str, Convolutions] = {
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+    "small": ((16, 8, 4), (32, 4, 2)),
+    "narrow": ((32, 8, 4), (64, 4, 2), (32, 3, 1)),
+}
+"""Layers of the DQN papers of 2015 (Nature) and 2013, and of one that narrows before the dense
+layer."""
+BIASED = {"nature", "small"}
+"""Networks whose convolutions have biases."""
 
 
 class Image(nn.Module):
     """A uint8 image [..., C, H, W], [..., H, W, C], [..., H, W] or a stack of colour frames
-    [..., S, H, W, C] as floats, [N, channels, H, W] in channels-last memory."""
+    [..., S, H, W, C] as floats, [N, *shape] in channels-last memory; `shape` is channels, height,
+    width. Multiplied by `scale` they lie in 0..1."""
 
     def __init__(self, shape: tuple[int, ...], highest: int = 255):
         super().__init__()
@@ -86,31 +90,121 @@ class Board(nn.Module):
         return (x == self.codes).permute(0, 3, 1, 2).float()
 
 
+ImageInput = Image | Board
+
+
 def image_input(space: spaces.Box) -> ImageInput:
     """Return the conversion of images or boards to inputs of convolutions."""
-    highest = highest_of(space)
+    highest = int(space.high.max())
     if len(space.shape) == 2 and 1 <= highest <= MAX_IMAGE_CODES:
         return Board(space.shape, highest)
     return Image(space.shape, highest)
 
 
-def highest_of(space: spaces.Box) -> int:
-    """Return the largest value of a uint8 space."""
-    return int(space.high.max())
+def smallest_side(layers: Convolutions) -> int:
+    """Return the side of the smallest image of which convolutions without padding leave a pixel."""
+    size = 1
+    for _, kernel, stride in reversed(layers):
+        size = (size - 1) * stride + kernel
+    return size
 
 
-def is_image(space: spaces.Space) -> bool:
-    """True if a space contains uint8 images, or boards [H, W]."""
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    board = len(space.shape) == 2 and min(space.shape) >= LEAST_BOARD
-    return board or len(space.shape) in (3, 4)
+class ImageNetwork(nn.Module):
+    """Convolutional layers, then a dense layer; none if `features` is None."""
+
+    features: int
+
+    def __init__(self, image: ImageInput):
+        super().__init__()
+        self.image = image
+
+    def add_dense(self, layers: nn.Sequential, features: int | None) -> None:
+        """Add the dense layer after the convolutional `layers`."""
+        with torch.no_grad():
+            flat = layers(torch.zeros(1, *self.image.shape)).numel()
+        self.dense = None if features is None else orthogonal_linear(flat, features)
+        self.features = features or flat
+
+    def encode(self, layers: nn.Sequential, obs: Tensor) -> Tensor:
+        """Return the features of images. The weights of the first convolution are scaled instead of
+        the pixels, since there are fewer of them."""
+        first = layers[0]
+        assert isinstance(first, nn.Conv2d)
+        weight = first.weight if self.image.scale == 1 else first.weight * self.image.scale
+        x = F.conv2d(self.image(obs), weight, first.bias, first.stride, first.padding)
+        for layer in islice(layers, 1, None):
+            x = layer(x)
+        # Flatten in memory order (H, W, C), so that channels-last needs no copy.
+        x = x.permute(0, 2, 3, 1).flatten(1)
+        x = x if self.dense is None else F.relu(self.dense(x))
+        return x.view(*obs.shape[: -self.image.dims], self.features)
 
 
-def has_images(space: spaces.Space) -> bool:
-    """True if any part of an observation space is an image."""
-    if isinstance(space, spaces.Dict):
-        return any(has_images(part) for part in space.spaces.values())
-    if isinstance(space, spaces.Tuple):
-        return any(has_images(part) for part in space.spaces)
-    return is_image(space)
+class ConvNet(ImageNetwork):
+    """Convolutions without padding."""
+
+    def __init__(self, image: ImageInput, features: int | None, name: str):
+        super().__init__(image)
+        inputs, height, width = self.image.shape
+        least = smallest_side(CONVOLUTIONS[name])
+        require(
+            min(height, width) >= least,
+            f"net.encoder={name} needs images of at least {least}x{least},"
+            f" got {height}x{width}; use --net.encoder impala or --env.resize 84,84",
+        )
+        layers: list[nn.Module] = []
+        for channels, kernel, stride in CONVOLUTIONS[name]:
+            layer = nn.Conv2d(inputs, channels, kernel, stride, bias=name in BIASED)
+            layers += [initialise(layer), nn.ReLU(inplace=True)]
+            inputs = channels
+        self.convolutions = nn.Sequential(*layers)
+        self.add_dense(self.convolutions, features)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.encode(self.convolutions, obs)
+
+
+class Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.first = initialise(nn.Conv2d(channels, channels, 3, padding=1))
+        self.second = initialise(nn.Conv2d(channels, channels, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.relu(self.first(F.relu(x))))
+
+
+class Impala(ImageNetwork):
+    """The residual network of the IMPALA paper (Espeholt et al. 2018)."""
+
+    def __init__(self, image: ImageInput, features: int | None):
+        super().__init__(image)
+        inputs = self.image.shape[0]
+        stages: list[nn.Module] = []
+        for channels in (16, 32, 32):
+            stages += [
+                initialise(nn.Conv2d(inputs, channels, 3, padding=1)),
+                nn.MaxPool2d(3, 2, padding=1),
+                Residual(channels),
+                Residual(channels),
+            ]
+            inputs = channels
+        self.stages = nn.Sequential(*stages, nn.ReLU())
+        self.add_dense(self.stages, features)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.encode(self.stages, obs)
+
+
+def image_encoder(space: spaces.Box, kind: str, features: int | None) -> nn.Module:
+    """Return the image encoder `kind`; auto chooses by the size of the images.
+
+    If `features` is None it has no dense layer after the convolutions.
+    """
+    image = image_input(space)
+    if kind == "auto":
+        fits = min(image.shape[1:]) >= smallest_side(CONVOLUTIONS["nature"])
+        kind = "nature" if fits else "impala"
+    return Impala(image, features) if kind == "impala" else ConvNet(image, features, kind)

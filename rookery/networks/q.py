@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from rookery.data.tree import Tree
 from rookery.errors import require
-from rookery.networks.action_masks import without_action_mask
-from rookery.networks.build import NetConfig, Trunk, hidden_of
-from rookery.networks.encoders import Mlp, image_encoder, orthogonal_linear
-from rookery.networks.images import has_images, is_image
-from rookery.networks.noisy import NoisyLinear
+from rookery.networks.build import NetConfig, Trunk, has_images, hidden_of, is_image
+from rookery.networks.encoders import Mlp, NoisyLinear, orthogonal_linear, without_action_mask
+from rookery.networks.images import image_encoder
 from rookery.networks.recurrent import State
 
 NEAR_ZERO = 0.1
@@ -88,36 +86,12 @@ class QHead(nn.Module):
         return out if atoms == 1 else out.unflatten(-1, (-1, atoms))
 
 
-class Layers(NamedTuple):
-    """Division of a network's layers between trunk and head."""
-
-    trunk: NetConfig
-    hidden: int | None
-    """Width of the hidden layer in each of the head's streams."""
-    encoder: nn.Module | None = None
-    """Encoder instead of the trunk's default."""
-
-
-def layers_of(space: spaces.Space, net: NetConfig, dueling: bool) -> Layers:
-    """Return the layers of trunk and head.
+class QNetwork(nn.Module):
+    """Observations [..., *shape] to action values, without recurrent state.
 
     The last dense layer belongs to the head, so that a dueling head has it in each stream: the
-    last of `net.hidden`, or for images the one after the convolutions. After a recurrent core the
-    streams of a dueling head have a layer of the core's width.
+    last of `net.hidden`, or for images the one after the convolutions.
     """
-    if net.core != "none":
-        return Layers(net, net.core_size if dueling else None)
-    *below, last = hidden_of(space, net) or (None,)
-    if last is not None:
-        return Layers(replace(net, hidden=tuple(below)), last)
-    if not has_images(space) or net.encoder == "mlp":
-        return Layers(net, None)
-    bare = image_encoder(space, net.encoder, None) if is_image(space) else None
-    return Layers(net, net.image_features, bare)
-
-
-class QNetwork(nn.Module):
-    """Observations [..., *shape] to action values, without recurrent state."""
 
     def __init__(self, obs_space: spaces.Space, actions: int, net: NetConfig, head: QHeadConfig):
         super().__init__()
@@ -127,9 +101,15 @@ class QNetwork(nn.Module):
             " false",
         )
         space = without_action_mask(obs_space)
-        layers = layers_of(space, net, head.dueling)
-        self.trunk = Trunk(space, layers.trunk, encoder=layers.encoder, noisy=head.noisy)
-        self.head = QHead(self.trunk.features, actions, head, layers.hidden, net.activation)
+        encoder = None
+        *below, hidden = hidden_of(space, net) or (None,)
+        if hidden is not None:
+            net = replace(net, hidden=tuple(below))
+        elif has_images(space) and net.encoder != "mlp":
+            hidden = net.image_features
+            encoder = image_encoder(space, net.encoder, None) if is_image(space) else None
+        self.trunk = Trunk(space, net, encoder=encoder, noisy=head.noisy)
+        self.head = QHead(self.trunk.features, actions, head, hidden, net.activation)
 
     def forward(self, obs: Tree) -> Tensor:
         return self.head(self.trunk(obs, ())[0])
@@ -143,18 +123,23 @@ class Inputs(NamedTuple):
     reward: Tensor
     """Previous reward, [T, B]."""
 
+    @property
+    def vector(self) -> Tensor:
+        """Both as one vector, [T, B, A + 1]."""
+        return torch.cat([self.action, self.reward.unsqueeze(-1)], -1)
+
 
 class RecurrentQNetwork(nn.Module):
     """Observations, previous actions and rewards [T, B, ...] to action values [T, B, A], with a
-    recurrent core."""
+    recurrent core; the streams of a dueling head have a layer of the core's width."""
 
     def __init__(self, obs_space: spaces.Space, actions: int, net: NetConfig, head: QHeadConfig):
         super().__init__()
         self.actions = actions
         space = without_action_mask(obs_space)
         self.trunk = Trunk(space, net, extra_inputs=actions + 1)
-        layers = layers_of(space, net, head.dueling)
-        self.head = QHead(self.trunk.features, actions, head, layers.hidden, net.activation)
+        hidden = net.core_size if head.dueling else None
+        self.head = QHead(self.trunk.features, actions, head, hidden, net.activation)
 
     def initial_state(self, batch: int, device: torch.device) -> State:
         """Return the state at the start of an episode."""
@@ -162,18 +147,38 @@ class RecurrentQNetwork(nn.Module):
 
     def forward(self, obs: Tree, inputs: Inputs, state: State) -> tuple[Tensor, State]:
         """Return the values and the state after the last row."""
-        features, state = self.trunk(obs, state, input_vector(inputs))
+        features, state = self.trunk(obs, state, inputs.vector)
         return self.head(features), state
 
     def window(self, obs: Tree, inputs: Inputs, state: State, reset: Tensor | None) -> Tensor:
         """Return the values of rows; the state is cleared before rows marked in `reset`."""
-        return self.head(self.trunk.window(obs, state, reset, input_vector(inputs)))
+        return self.head(self.trunk.window(obs, state, reset, inputs.vector))
 
     def after(self, obs: Tree, inputs: Inputs, state: State, reset: Tensor | None) -> State:
         """Return the state after the last row; it is cleared before rows marked in `reset`."""
-        return self.trunk.after(obs, state, reset, input_vector(inputs))
+        assert self.trunk.core is not None
+        return self.trunk.core.after(self.trunk.before_core(obs, inputs.vector), state, reset)
 
 
-def input_vector(inputs: Inputs) -> Tensor:
-    """Return the inputs as one vector, [T, B, A + 1]."""
-    return torch.cat([inputs.action, inputs.reward.unsqueeze(-1)], -1)
+# ---------------------------------------------------------------- value distributions
+
+
+def expected_value(logits: Tensor, atoms: Tensor) -> Tensor:
+    """Return the means [...] of distributions with logits [..., Z] over atoms [Z]."""
+    return logits.softmax(-1) @ atoms
+
+
+def project_onto_atoms(
+    probabilities: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor
+) -> Tensor:
+    """Project the distribution [B, Z] of reward + discount x value onto the atoms [Z] (C51,
+    Bellemare et al. 2017, eq. 7).
+
+    The probability of a value between two atoms is divided between them in proportion to
+    nearness.
+    """
+    low, high, count = atoms[0], atoms[-1], len(atoms)
+    moved = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * atoms).clamp(low, high)
+    place = (moved - low) / (high - low) * (count - 1)
+    nearness = (1 - (place.unsqueeze(-1) - torch.arange(count, device=atoms.device)).abs()).clamp(0)
+    return (probabilities.unsqueeze(-1) * nearness).sum(-2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -123,13 +122,6 @@ def split_at_resets(x: Tensor, state: State, reset: Tensor) -> PaddedSequences:
 def clear(state: State, reset: Tensor) -> State:
     """Return the state with the lanes marked in `reset` [B] set to zero."""
     return tuple(part.masked_fill(reset.unsqueeze(-1), 0.0) for part in state)
-
-
-def carry(state: State, resetting: np.ndarray) -> State:
-    """Return the state for the next row, cleared in the lanes whose row was a reset row [B]."""
-    if not state or not resetting.any():
-        return state
-    return clear(state, torch.as_tensor(resetting, device=state[0].device))
 
 
 def resets(mask: Tensor) -> Tensor | None:

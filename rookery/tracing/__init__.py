@@ -1,8 +1,8 @@
 """Tracing: the operations of small updates are recorded once and repeated without autograd.
 
-`traced` is the only entry point; docs/tracing.md explains what happens and when.
+`TracedFunction` is the only entry point; docs/tracing.md explains what happens and when.
 """
 
-from rookery.tracing.function import traced
+from rookery.tracing.function import TracedFunction
 
-__all__ = ["traced"]
+__all__ = ["TracedFunction"]

@@ -1,4 +1,4 @@
-"""`traced(function)`: repeats the recorded operations of a function instead of calling it.
+"""`TracedFunction`: repeats the recorded operations of a function instead of calling it.
 
 An update of a small network is about sixty operations of a microsecond or two, each with several
 microseconds of overhead: Python, autograd's graph, allocations. The operations are the same every
@@ -7,17 +7,20 @@ time, so they are recorded once, forward and backward, and repeated by a generat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cached_property
 from operator import is_
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from rookery.tracing.attributes import Attributes, is_plain
-from rookery.tracing.calls import split_arguments
 from rookery.tracing.program import FAILURES
-from rookery.tracing.recorder import Recorder
-from rookery.tracing.trace import Trace, TraceTrial
+from rookery.tracing.recorder import SEQUENCES, Recorder
+from rookery.tracing.trace import Trace, Trial
 
 CALLS_BEFORE_RECORDING = 10
 """Recording takes as long as hundreds of calls, so that rare ones are not worth it."""
@@ -25,30 +28,24 @@ MAX_KEYS = 8
 MAX_BYTES = 16 << 20
 """With larger inputs the overhead is a small share, and recording keeps every result in memory."""
 
-Key = tuple[Hashable, ...]
-"""Layouts of all tensors among the arguments, the values of all other arguments, and the state of
-the owner's attributes: calls with equal keys perform the same operations."""
-StatusReport = Callable[[str, bool], None]
+SCALARS = (
+    *(int, float, complex, str, bytes, type(None), type, Enum, np.generic),
+    *(torch.dtype, torch.device, torch.layout),
+)
+"""Types whose values cannot change."""
+
+Key = tuple[Any, ...]
+"""The values of the owner's attributes, the layouts of all tensors among the arguments and the
+values of all other arguments: calls with equal keys perform the same operations."""
 
 
-def traced(
-    function: Callable[..., Any],
-    modules: Callable[[], Sequence[nn.Module]] = lambda: (),
-    owner: object | None = None,
-    report: StatusReport = lambda status, is_warning: None,
-) -> TracedFunction:
-    """Return `function` with its operations recorded and repeated where that is safe.
+class TracedFunction:
+    """A function whose calls are repeated from traces where that is safe.
 
     `function` takes and returns nested tuples, lists and dicts of tensors. `modules` returns the
     modules whose parameters it uses; they may be exchanged for others with the same shapes. `owner`
     is the object whose attributes it reads: setting one to another value makes for another trace.
     `report` is called with the status whenever that changes, and with True if it is a warning.
-    """
-    return TracedFunction(function, modules, owner, report)
-
-
-class TracedFunction:
-    """A function whose calls are repeated from traces.
 
     The first calls with a key are plain. One is recorded; after it, its trace is run. At the uses
     1, 2, 4, 8, ... of a trace the plain function runs too, gives the result, and is compared with
@@ -59,14 +56,19 @@ class TracedFunction:
     def __init__(
         self,
         function: Callable[..., Any],
-        modules: Callable[[], Sequence[nn.Module]],
-        owner: object | None,
-        report: StatusReport,
+        modules: Callable[[], Sequence[nn.Module]] = lambda: (),
+        owner: object | None = None,
+        report: Callable[[str, bool], None] = lambda status, is_warning: None,
     ):
         self.function = function
         self.modules = modules
-        self.attributes = Attributes(owner)
+        self.owner = owner
         self.report = report
+        self.last_values: dict[str, Any] = {}
+        """The owner's attributes when `owner_values` last looked at them."""
+        self.values: frozenset[tuple[str, Any]] = frozenset()
+        self.kept: dict[int, Any] = {}
+        """Objects that are known by their ids: kept, so that no other object gets the same id."""
         self.traces: dict[Key, Trace] = {}
         self.counts: dict[Key, int] = {}
         """Plain calls by key."""
@@ -78,7 +80,7 @@ class TracedFunction:
         if self.refused:
             return self.function(*args)
         tensors: list[Tensor] = []
-        parts: list[Any] = [self.attributes.state()]
+        parts: list[Any] = [self.owner_values()]
         split_arguments(args, tensors, parts)
         key = tuple(parts)
         try:
@@ -92,39 +94,26 @@ class TracedFunction:
             trace.uses += 1
             if trace.uses < trace.check_at:
                 return trace.run(*tensors)
-        elif not self.is_due(key, tensors):
-            return self.function(*args)
+        else:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            if reason := self.objection(key, tensors):
+                self.refuse(reason)
+            if self.refused or self.counts[key] <= CALLS_BEFORE_RECORDING:
+                return self.function(*args)
         before = attribute_values(modules) if trace is None else []
         trial = None if trace is None else trace.run_on_copies(tensors)
         with Recorder(tensors) as recorder:
             result = self.function(*args)
         if recorder.refused:
             self.refuse(recorder.refused)
+        elif not are_same(modules, self.modules()):
+            # Another thread exchanged them in the meantime, so that nothing is known.
+            if trace is None:
+                self.counts[key] = 0
+            else:
+                trace.check_at = trace.uses + 1
         elif trace is not None:
-            self.compare(trace, trial, recorder, modules, result)
-        else:
-            self.add_trace(key, recorder, modules, before, result)
-        return result
-
-    def is_due(self, key: Key, tensors: Sequence[Tensor]) -> bool:
-        """Count a plain call; True if its key has come up often enough to record it."""
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if reason := self.objection(key, tensors):
-            self.refuse(reason)
-        return not self.refused and self.counts[key] > CALLS_BEFORE_RECORDING
-
-    def add_trace(
-        self,
-        key: Key,
-        recorder: Recorder,
-        modules: Sequence[nn.Module],
-        before: list[Any],
-        result: Any,
-    ) -> None:
-        """Make a trace of a recorded call, before which the modules' attributes were `before`."""
-        if not are_same(modules, self.modules()):
-            # Another thread exchanged them in the meantime. Try again later.
-            self.counts[key] = 0
+            self.compare(trace, trial, recorder, tensors, result)
         elif not are_same(before, attribute_values(modules)):
             self.refuse("it sets attributes of its modules")
         else:
@@ -132,22 +121,43 @@ class TracedFunction:
                 self.traces[key] = Trace(recorder, result, modules)
             except FAILURES as error:
                 self.refuse(f"its operations cannot be repeated: {error}")
+        return result
+
+    def owner_values(self) -> frozenset[tuple[str, Any]]:
+        """Return the names of the owner's attributes, each with the `repr` or the id of its value.
+
+        Plain values are equal if their `repr` is, other objects only to themselves: a change inside
+        a list is not detected. Modules do not count, nor do cached properties, which follow from
+        the other attributes.
+        """
+        last, now = self.last_values, {} if self.owner is None else vars(self.owner)
+        if len(now) != len(last) or not all(map(is_, now.values(), last.values())):
+            self.last_values = now.copy()
+            counted = {
+                name: value
+                for name, value in self.last_values.items()
+                if not isinstance(value, nn.Module)
+                and not isinstance(getattr(type(self.owner), name, None), cached_property)
+            }
+            self.kept |= {id(value): value for value in counted.values() if not is_plain(value)}
+            self.values = frozenset(
+                (name, repr(value) if is_plain(value) else id(value))
+                for name, value in counted.items()
+            )
+        return self.values
 
     def compare(
         self,
         trace: Trace,
-        trial: TraceTrial | None,
+        trial: Trial | None,
         recorder: Recorder,
-        modules: Sequence[nn.Module],
+        inputs: Sequence[Tensor],
         result: Any,
     ) -> None:
         """Check that the trace, run as `trial`, did the same as the recorded call."""
-        if not are_same(modules, self.modules()):
-            # Another thread exchanged them in the meantime, so that nothing is known.
-            trace.check_at = trace.uses + 1
-        elif difference := trace.difference(recorder):
+        if difference := trace.difference(recorder):
             self.refuse(f"a Python value that it depends on has changed: {difference}")
-        elif trial is not None and trace.agrees(trial, result):
+        elif trial is not None and trace.agrees(trial, inputs, result):
             trace.trusted, trace.doubted = True, False
             trace.check_at = 2 ** trace.uses.bit_length()
             traces = [trace for trace in self.traces.values() if trace.trusted]
@@ -162,12 +172,14 @@ class TracedFunction:
 
     def objection(self, key: Key, tensors: Sequence[Tensor]) -> str | None:
         """Return why calls with this key must not be traced; None if they may."""
-        opaque = [value for value in key if not is_plain(value)]
+        opaque = [value for value in key[1:] if not is_plain(value)]
         if opaque:
             return f"an argument is a {type(opaque[0]).__name__}, which may change unnoticed"
         if len(self.counts) > MAX_KEYS:
-            if sum(other[1:] == key[1:] for other in self.counts) > 1:
-                return f"it depends on Python values that change: {self.attributes.changed}"
+            values = [other[0] for other in self.counts if other[1:] == key[1:]]
+            if len(values) > 1:
+                names = sorted({name for name, _ in values[-1] ^ values[-2]})
+                return f"it depends on Python values that change: {', '.join(names)}"
             return "there are too many shapes or values of arguments"
         if sum(x.nbytes for x in tensors) > MAX_BYTES:
             return f"the inputs are larger than {MAX_BYTES >> 20} MB"
@@ -179,7 +191,7 @@ class TracedFunction:
         self.refused = reason
         self.traces.clear()
         self.counts.clear()
-        self.attributes = Attributes(None)
+        self.kept.clear()
         self.set_status(f"{'no longer' if was_traced else 'not'} traced: {reason}", was_traced)
 
     def set_status(self, status: str, is_warning: bool = False) -> None:
@@ -187,6 +199,38 @@ class TracedFunction:
         if status != self.status:
             self.status = status
             self.report(status, is_warning)
+
+
+def split_arguments(tree: Any, tensors: list[Tensor], key: list[Any]) -> None:
+    """Append the tensors of `tree` to `tensors`, and everything else that distinguishes it from
+    other trees to `key`: types, lengths, names, Python values and the layouts of the tensors."""
+    kind = type(tree)
+    if kind is Tensor or isinstance(tree, Tensor):
+        tensors.append(tree)
+        key += (tree.shape, tree.stride(), tree.dtype, tree.requires_grad)
+        return
+    key.append(kind)
+    if isinstance(tree, SEQUENCES) and kind is not torch.Size:
+        key.append(len(tree))
+        for part in tree:
+            split_arguments(part, tensors, key)
+    elif isinstance(tree, dict):
+        key.append(len(tree))
+        key += tree
+        for part in tree.values():
+            split_arguments(part, tensors, key)
+    else:
+        key.append(tree)
+
+
+def is_plain(value: Any) -> bool:
+    """True if a value cannot change and is fully described by its `repr`."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return frozen and all(is_plain(getattr(value, field.name)) for field in fields(value))
+    return isinstance(value, SCALARS)
 
 
 def are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:

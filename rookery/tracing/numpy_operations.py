@@ -100,12 +100,8 @@ elementwise(np.sign, aten.sign.default, aten.sgn.default)
 elementwise(np.exp, aten.exp.default, aten.exp_.default)
 elementwise(np.log, aten.log.default, aten.log_.default)
 elementwise(np.sqrt, aten.sqrt.default, aten.sqrt_.default)
+elementwise(np.logical_not, aten.logical_not.default)
 elementwise(np.tanh, aten.tanh.default, aten.tanh_.default)
-
-
-@translates(aten.logical_not.default)
-def logical_not(out: Array, x: Array) -> Steps:
-    yield partial(np.logical_not, x, out=out)
 
 
 @translates(aten.pow.Tensor_Scalar)
@@ -194,13 +190,6 @@ def addmm(out: Array, bias: Array, a: Array, b: Array) -> Steps:
     yield partial(np.add, out, bias, out=out)
 
 
-@translates(aten.addmm_.default)
-def addmm_(out: Array, to: Array, a: Array, b: Array) -> Steps:
-    added = np.empty(to.shape, to.dtype)
-    yield matrix_product(a, b, added)
-    yield partial(np.add, to, added, out=out)
-
-
 @translates(aten.linear.default)
 def linear(out: Array, x: Array, weight: Array, bias: Array | None = None) -> Steps:
     if x.ndim != 2:
@@ -247,16 +236,12 @@ def argmax(out: Array, x: Array, dim: int | None = None) -> Steps:
 
 @translates(aten.stack.default)
 def stack(out: Array, parts: Sequence[Array], dim: int = 0) -> Steps:
-    places = np.moveaxis(out, dim, 0)
-    for i, part in enumerate(parts):
-        yield partial(np.copyto, places[i, ...], part)
+    yield from cat(out, [np.expand_dims(part, dim) for part in parts], dim)
 
 
 @translates(aten.cat.default)
 def cat(out: Array, parts: Sequence[Array], dim: int = 0) -> Steps:
-    ends = np.cumsum([part.shape[dim] for part in parts])
-    for place, part in zip(np.split(out, ends[:-1], dim), parts, strict=True):
-        yield partial(np.copyto, place, part)
+    yield partial(np.concatenate, parts, dim, out)
 
 
 @translates(aten.zero_.default)

@@ -9,7 +9,7 @@ large ones, and operations that have no translation to NumPy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
@@ -18,16 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.tracing.calls import (
+from rookery.tracing.numpy_operations import TRANSLATIONS, Step, Untranslated
+from rookery.tracing.recorder import (
     Call,
     Slot,
-    clone_all,
     collect,
     is_branch,
     replace_leaves,
     storage_address,
 )
-from rookery.tracing.numpy_operations import TRANSLATIONS, Step, Untranslated
 
 aten = torch.ops.aten
 SET_ASIDE = 1 << 16
@@ -46,7 +45,6 @@ OUT_VARIANTS: dict[Any, tuple[Callable, str, int]] = {
     aten.tanh_backward.default: (aten.tanh_backward.grad_input, "grad_input", ARITHMETIC),
     aten.mm.default: (torch.mm, "out", ARITHMETIC),
     aten.addmm.default: (torch.addmm, "out", ARITHMETIC),
-    aten.addmm_.default: (torch.addmm, "out", ARITHMETIC),
     aten.exp.default: (torch.exp, "out", FUNCTIONS),
     aten.sigmoid_.default: (torch.sigmoid, "out", FUNCTIONS),
     aten.tanh.default: (torch.tanh, "out", ARITHMETIC),
@@ -79,14 +77,17 @@ class Program:
         captured: Sequence[Slot],
         calls: Sequence[Call],
         result: Any,
-        tensors: Sequence[Tensor],
+        tensors: dict[Slot, Tensor],
     ):
         """`result` is the recorded function's result with slots for its tensors; `tensors` are
-        those of the recorded run, by slot."""
+        those of the recorded run."""
         self.inputs, self.captured, self.calls, self.result = inputs, captured, calls, result
-        self.examples = {Slot(i): tensor for i, tensor in enumerate(tensors)}
+        self.examples = tensors
         self.outputs = list(dict.fromkeys(collect(result, Slot)))
-        self.aliases = [self.is_alias(call) for call in calls]
+        self.aliases = [
+            not {self.address(slot) for slot in call.taken}.isdisjoint(map(self.address, call.made))
+            for call in calls
+        ]
         """True for the calls of which a result shares memory with an argument."""
         self.last_use: dict[Slot, int] = {}
         for number, call in enumerate(calls):
@@ -104,7 +105,7 @@ class Program:
         """Inputs that are copied into memory set aside."""
         self.by_torch: set[int] = set()
         """Numbers of the calls that are left to PyTorch, found in a trial on copies."""
-        trial = Binding(self, clone_all(tensors[slot.index].detach() for slot in captured), True)
+        trial = Binding(self, clone_all(tensors[slot].detach() for slot in captured), True)
         self.engines = trial.engines
         self.examples = {slot: self.examples[slot] for slot in trial.set_aside}
 
@@ -114,10 +115,6 @@ class Program:
 
     def address(self, slot: Slot) -> int:
         return storage_address(self.examples[slot])
-
-    def is_alias(self, call: Call) -> bool:
-        given = {self.address(slot) for slot in call.taken}
-        return any(self.address(slot) in given for slot in call.made)
 
     def fits(self, slot: Slot) -> bool:
         """True if NumPy has the tensor's type and memory may be set aside for it."""
@@ -205,8 +202,7 @@ class Binding:
         arguments = [self.source(x) for x in call.args]
         arguments += [f"{name}={self.source(x)}" for name, x in call.kwargs.items()]
         function = self.variable("operation", call.operation)
-        targets = replace_leaves(call.results, Slot, self.local)
-        self.lines.append(f"{unpacking(targets)} = {function}({', '.join(arguments)})")
+        self.lines.append(f"{unpacking(call.results)} = {function}({', '.join(arguments)})")
         self.engines.add("PyTorch")
         if not self.program.aliases[number]:
             for slot in call.made:
@@ -216,7 +212,7 @@ class Binding:
             self.static[call.results] = self.static[call.written[0]]
         last_use = self.program.last_use
         done = {slot for slot in (*call.taken, *call.made) if last_use[slot] == number}
-        if names := sorted({self.local(slot) for slot in done if slot not in self.static}):
+        if names := sorted(slot for slot in done if slot not in self.static):
             self.lines.append(f"del {', '.join(names)}")
 
     def should_copy(self, slot: Slot) -> bool:
@@ -233,17 +229,13 @@ class Binding:
         self.static[slot] = self.new_memory(slot)
         self.set_aside.append(slot)
         array = self.variable("array", self.static[slot].numpy())
-        self.lines.append(f"copyto({array}, {self.local(slot)}.numpy())")
+        self.lines.append(f"copyto({array}, {slot}.numpy())")
 
     def new_memory(self, slot: Slot) -> Tensor:
         """Return memory for a result, filled with the values of the recorded run."""
         example = self.program.examples[slot]
         memory = torch.empty_strided(example.shape, example.stride(), dtype=example.dtype)
         return memory.copy_(example)
-
-    def local(self, slot: Slot) -> str:
-        """Return the name of a local variable."""
-        return f"x{slot.index}"
 
     def variable(self, prefix: str, value: Any) -> str:
         """Return the name of a new global variable with this value."""
@@ -255,7 +247,7 @@ class Binding:
         """Return an expression for an argument or a result."""
         if isinstance(value, Slot):
             is_static = value in self.static
-            return self.variable("tensor", self.static[value]) if is_static else self.local(value)
+            return self.variable("tensor", self.static[value]) if is_static else value
         if isinstance(value, dict):
             items = (f"{self.source(key)}: {self.source(x)}" for key, x in value.items())
             return f"{{{', '.join(items)}}}"
@@ -277,23 +269,37 @@ class Binding:
                 copy = f"{self.variable('tensor', tensor)}.clone()"
                 if tensor.dtype in NUMPY_DTYPES:
                     copy = f"from_numpy({self.variable('array', tensor.numpy())}.copy())"
-                outputs.append(f"{self.local(slot)} = {copy}")
+                outputs.append(f"{slot} = {copy}")
         outputs.append(f"return {self.source(program.result)}")
         calls = [f"    {line}" for line in self.lines] or ["    pass"]
         # Results of PyTorch made in inference mode cost less: autograd keeps no account of views.
         mode = "with inference_mode():" if "PyTorch" in self.engines else "if True:"
         body = "\n        ".join([mode, *calls, *outputs])
-        parameters = ", ".join(map(self.local, program.inputs))
+        parameters = ", ".join(program.inputs)
         source = f"def run({parameters}):\n    with lock, errstate(all='ignore'):\n        {body}\n"
         exec(compiled(source), self.variables)
         return self.variables["run"]
 
 
-def unpacking(targets: Any) -> str:
+def unpacking(results: Any) -> str:
     """Return the left side of an assignment of an operation's results."""
-    if is_branch(targets):
-        return f"({''.join(f'{unpacking(x)}, ' for x in targets)})"
-    return targets if isinstance(targets, str) else "_"
+    if is_branch(results):
+        return f"({''.join(f'{unpacking(x)}, ' for x in results)})"
+    return results if isinstance(results, Slot) else "_"
+
+
+def clone_all(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return copies that share memory with each other where the originals do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies = []
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in storages:
+            storages[storage.data_ptr()] = storage.clone()
+        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+        copies.append(copy.set_(storages[storage.data_ptr()], *layout))
+    return copies
 
 
 @lru_cache(maxsize=64)

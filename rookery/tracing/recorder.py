@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rookery.tracing.calls import Call, Slot, collect, replace_leaves
-
+SEQUENCES = (list, tuple)
 UNREPEATABLE = {
     torch.Tag.data_dependent_output: "reads a value",
     torch.Tag.dynamic_output_shape: "has a result whose shape depends on values",
@@ -20,6 +19,72 @@ UNREPEATABLE = {
 
 Place = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 """Address and layout: identifies a tensor while all recorded tensors are alive."""
+
+
+class Slot(str):
+    """A placeholder for one tensor of a recorded function: its name in the generated code."""
+
+
+class Call(NamedTuple):
+    """One operation with its arguments and results; slots stand for tensors."""
+
+    operation: Any
+    args: Any
+    kwargs: dict[str, Any]
+    results: Any
+
+    def __str__(self) -> str:
+        return f"{self.results} = {self.operation}{self.args}{self.kwargs or ''}"
+
+    @property
+    def taken(self) -> list[Slot]:
+        """The tensors among the arguments."""
+        return collect((self.args, self.kwargs), Slot)
+
+    @property
+    def made(self) -> list[Slot]:
+        """The tensors among the results."""
+        return collect(self.results, Slot)
+
+    @property
+    def written(self) -> list[Slot]:
+        """The tensors among the arguments that the operation writes to."""
+        found: list[Slot] = []
+        for i, argument in enumerate(self.operation._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = self.args[i] if i < len(self.args) else self.kwargs.get(argument.name)
+                found += collect(value, Slot)
+        return found
+
+
+def is_branch(tree: Any) -> bool:
+    """True for the lists and tuples that are searched for tensors; a shape is a leaf."""
+    return isinstance(tree, SEQUENCES) and not isinstance(tree, torch.Size)
+
+
+def replace_leaves(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Return the nested lists, tuples and dicts of `tree` with `function` applied to every leaf
+    of one type."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: replace_leaves(value, kind, function) for key, value in tree.items()}
+    if is_branch(tree):
+        parts = [replace_leaves(value, kind, function) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+def collect(tree: Any, kind: type) -> list[Any]:
+    """Return the leaves of one type, in order."""
+    found: list[Any] = []
+    replace_leaves(tree, kind, found.append)
+    return found
+
+
+def storage_address(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage, which its views share."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def place_of(tensor: Tensor) -> Place:
@@ -46,8 +111,7 @@ class Recording:
     def __init__(self, inputs: Iterable[Tensor]):
         super().__init__()
         self.calls: list[Call] = []
-        self.tensors: list[Tensor] = []
-        """By the index of their slots."""
+        self.tensors: dict[Slot, Tensor] = {}
         self.slots: dict[Place, Slot] = {}
         self.captured: list[Slot] = []
         """Tensors that the function uses without being given them, such as parameters."""
@@ -60,8 +124,8 @@ class Recording:
             self.inputs.append(self.new_slot(tensor))
 
     def new_slot(self, tensor: Tensor) -> Slot:
-        self.tensors.append(tensor)
-        slot = self.slots[place_of(tensor)] = Slot(len(self.tensors) - 1)
+        slot = self.slots[place_of(tensor)] = Slot(f"x{len(self.tensors)}")
+        self.tensors[slot] = tensor
         return slot
 
     def slot_of(self, tensor: Tensor) -> Slot:
@@ -88,14 +152,6 @@ class Recording:
         made = replace_leaves(results, Tensor, self.new_slot)
         self.calls.append(Call(operation, taken, named, made))
         return results
-
-    def captured_tensors(self) -> list[Tensor]:
-        """Return the captured tensors, detached."""
-        return [self.tensors[slot.index].detach() for slot in self.captured]
-
-    def lines(self) -> list[str]:
-        """Return one line per operation; equal for recordings of the same operations."""
-        return [str(call) for call in self.calls]
 
 
 class Recorder(Recording, TorchDispatchMode):

@@ -5,29 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rookery.tracing import simplify
-from rookery.tracing.calls import Slot, clone_all, collect, replace_leaves
-from rookery.tracing.program import FAILURES, Program
-from rookery.tracing.recorder import Recording, place_of
+from rookery.tracing.program import FAILURES, Program, clone_all
+from rookery.tracing.recorder import (
+    Call,
+    Recording,
+    Slot,
+    collect,
+    place_of,
+    replace_leaves,
+    storage_address,
+)
 
+aten = torch.ops.aten
+SHAPE_ONLY = {
+    aten.full_like.default,
+    aten.new_full.default,
+    aten.new_ones.default,
+    aten.new_zeros.default,
+    aten.ones_like.default,
+    aten.zeros_like.default,
+}
+"""Operations whose results depend on the shapes of their inputs only."""
 TOLERANCE = 1e-4
 """Difference in rounding that is accepted, relative to the largest number."""
 EXTREME = 1e8
 """Larger numbers, such as the logits of illegal actions, are no measure for the others."""
 
-
-class TraceTrial(NamedTuple):
-    """A run of a trace on copies of what it captured."""
-
-    inputs: Sequence[Tensor]
-    result: Any
-    captured: list[Tensor]
-    """The copies, after the run."""
+Trial = tuple[Any, list[Tensor]]
+"""Result of a run of a trace on copies of what it captured, and these copies after it."""
 
 
 class Trace:
@@ -35,12 +45,11 @@ class Trace:
 
     def __init__(self, recording: Recording, result: Any, modules: Sequence[nn.Module]):
         result = replace_leaves(result, Tensor, recording.slot_of)
-        self.lines = recording.lines()
-        calls, constants = simplify.fold_constants(recording.calls, recording.tensors)
-        for rewrite in simplify.PASSES:
-            calls = rewrite(calls, recording.tensors, collect(result, Slot))
+        self.lines = list(map(str, recording.calls))
+        calls, constants = fold_constants(recording.calls, recording.tensors)
+        calls = drop_unused(calls, collect(result, Slot))
         captured = [*recording.captured, *constants]
-        self.captured = [recording.tensors[slot.index].detach() for slot in captured]
+        self.captured = [recording.tensors[slot].detach() for slot in captured]
         self.program = Program(recording.inputs, captured, calls, result, recording.tensors)
         self.run = self.program.bind(self.captured)
         self.modules = tuple(modules)
@@ -70,37 +79,37 @@ class Trace:
         self.run = self.program.bind(self.captured)
         self.modules, self.anchors = tuple(modules), anchors(modules)
 
-    def run_on_copies(self, inputs: Sequence[Tensor]) -> TraceTrial | None:
+    def run_on_copies(self, inputs: Sequence[Tensor]) -> Trial | None:
         """Run the trace without side effects on what it captured; None if it fails."""
         captured = clone_all(self.captured)
         try:
             result = self.program.bind(captured)(*clone_all(inputs))
         except FAILURES:
             return None
-        return TraceTrial(inputs, result, captured)
+        return result, captured
 
-    def agrees(self, trial: TraceTrial, result: Any) -> bool:
+    def agrees(self, trial: Trial, inputs: Sequence[Tensor], result: Any) -> bool:
         """True if a trial had the result and the side effects of the function, which ran after it
         with the same inputs."""
-        if structure(trial.result) != structure(result):
+        tried, captured = trial
+        if structure(tried) != structure(result):
             return False
-        pairs = zip(
-            (*collect(trial.result, Tensor), *trial.captured),
-            (*collect(result, Tensor), *self.captured),
-            strict=True,
-        )
+        ours = (*collect(tried, Tensor), *captured)
+        theirs = (*collect(result, Tensor), *self.captured)
         with torch.no_grad():
-            known = (*trial.inputs, *collect(result, Tensor), *self.captured)
+            known = (*inputs, *theirs)
             scale = max(map(magnitude, known), default=0.0) if self.trusted else None
-            return all(is_close(ours, theirs, scale) for ours, theirs in pairs)
+            return all(is_close(a, b, scale) for a, b in zip(ours, theirs, strict=True))
 
     def difference(self, recording: Recording) -> str | None:
         """Return how a later recording differs in its operations or captured tensors, if it does.
         This is exact, where results differ in rounding and may agree by chance."""
-        for ours, theirs in zip_longest(self.lines, recording.lines(), fillvalue="nothing"):
+        lines = map(str, recording.calls)
+        for ours, theirs in zip_longest(self.lines, lines, fillvalue="nothing"):
             if ours != theirs:
                 return f"traced {ours}, now {theirs}"
-        if not all(map(is_same, self.captured, recording.captured_tensors())):
+        captured = [recording.tensors[slot].detach() for slot in recording.captured]
+        if not all(map(is_same, self.captured, captured)):
             return "it uses other tensors than when it was traced"
         return None
 
@@ -153,3 +162,35 @@ def magnitude(tensor: Tensor) -> float:
         return 0.0
     sizes = tensor.abs()
     return float(torch.where(sizes < EXTREME, sizes, 0).max())
+
+
+# ---------------------------------------------------------------- rewriting calls
+
+
+def fold_constants(
+    calls: Sequence[Call], tensors: dict[Slot, Tensor]
+) -> tuple[list[Call], list[Slot]]:
+    """Return the calls without those whose result is the same in every run, and the slots of these
+    results. Results that are written to later do not count."""
+    written = {storage_address(tensors[slot]) for call in calls for slot in call.written}
+    constants: dict[Slot, None] = {}
+    left = []
+    for call in calls:
+        known = call.operation in SHAPE_ONLY or all(slot in constants for slot in call.taken)
+        address = storage_address(tensors[call.made[0]]) if len(call.made) == 1 else None
+        if known and address is not None and address not in written:
+            constants[call.made[0]] = None
+        else:
+            left.append(call)
+    return left, list(constants)
+
+
+def drop_unused(calls: Sequence[Call], outputs: Sequence[Slot]) -> list[Call]:
+    """Remove the calls whose results nothing uses."""
+    needed = set(outputs)
+    left: list[Call] = []
+    for call in reversed(calls):
+        if call.written or not needed.isdisjoint(call.made):
+            needed.update(call.taken)
+            left.append(call)
+    return left[::-1]

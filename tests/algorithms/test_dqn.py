@@ -12,7 +12,7 @@ from rookery.data.steps import Batch, Steps
 from rookery.errors import BadInput
 from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.networks.build import NetConfig
-from rookery.networks.distributional import expected_value, project_onto_atoms
+from rookery.networks.q import expected_value, project_onto_atoms
 
 GAMMA, LIMIT = 0.8, 4
 LINEAR = NetConfig(hidden=())
@@ -65,7 +65,7 @@ def values(algorithm, obs):
     for layer in noisy_layers(algorithm.network):
         layer.zero_noise()
     with torch.no_grad():
-        return algorithm.values(algorithm.network(obs))
+        return algorithm.q_values(obs, None, ())[0]
 
 
 def learned(env, variant, rounds, **more):

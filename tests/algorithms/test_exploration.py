@@ -7,8 +7,8 @@ import torch
 from scenes import FLAT, Lanes, Loop, make
 
 from rookery.algorithms.apex import ApeX
-from rookery.algorithms.dqn import DQN
-from rookery.algorithms.exploration import draw_epsilon, epsilon_greedy, ladder, linear_epsilon
+from rookery.algorithms.dqn import DQN, linear_epsilon
+from rookery.algorithms.off_policy import EpsilonDraw, epsilon_greedy, ladder
 from rookery.algorithms.r2d2 import R2D2
 from rookery.data.steps import Lanes as Place
 from rookery.networks.build import NetConfig
@@ -43,8 +43,10 @@ def test_base_and_power_of_the_ladder():
 
 
 def drawn_greedy(q, epsilon, generator):
-    draw = None if epsilon is None else draw_epsilon(epsilon, generator)
-    return epsilon_greedy(q, draw)
+    if epsilon is None:
+        return epsilon_greedy(q, None)
+    numbers = torch.rand(2, len(q), generator=generator)
+    return epsilon_greedy(q, EpsilonDraw(epsilon, numbers))
 
 
 def test_frequencies_of_epsilon_greedy():

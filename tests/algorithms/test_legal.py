@@ -13,18 +13,23 @@ import rookery
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.dqn import DQN
-from rookery.algorithms.exploration import EpsilonDraw, epsilon_greedy
-from rookery.algorithms.off_policy import chosen_value, transition_td
+from rookery.algorithms.off_policy import (
+    EpsilonDraw,
+    chosen_value,
+    epsilon_greedy,
+    sequence_td,
+    transition_td,
+)
 from rookery.algorithms.ppo import PPO
-from rookery.algorithms.r2d2 import R2D2, mixed_priority, sequence_td
+from rookery.algorithms.r2d2 import R2D2, mixed_priority
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, register_env
 from rookery.envs.factory import server_factory
 from rookery.errors import BadInput
-from rookery.networks.action_masks import legal_actions_of, without_action_mask
 from rookery.networks.build import NetConfig
+from rookery.networks.encoders import legal_actions_of, without_action_mask
 from rookery.training.trained import evaluate_random
 
 ACTIONS = 4

@@ -13,14 +13,9 @@ import rookery
 from rookery.algorithms.apex import ApeX, ApeXConfig
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.dqn import DQN, DQNConfig
-from rookery.algorithms.off_policy import (
-    ReplayConfig,
-    chosen_value,
-    cost,
-    recorded_errors,
-    transition_td,
-)
+from rookery.algorithms.off_policy import chosen_value, cost, recorded_errors, transition_td
 from rookery.algorithms.r2d2 import R2D2, R2D2Config
+from rookery.algorithms.replay_config import ReplayConfig
 from rookery.backends.factory import make_backend
 from rookery.backends.serial import learn_from
 from rookery.data.steps import Batch, Steps
@@ -28,7 +23,6 @@ from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
 from rookery.errors import BadInput
 from rookery.learning.learner import Learner, LearnerConfig, Reducer
 from rookery.memory.distributions import Prioritized
-from rookery.memory.replay import Columns
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint
 
@@ -150,7 +144,9 @@ def random_columns(rows, lanes, seed):
             row += 2 + int(random.integers(6))
     reward = random.normal(size=(rows, lanes)) * mask
     recorded = {name: random.normal(size=(rows, lanes)) for name in ("q", "value")}
-    return Columns(reward, discount, mask, recorded)
+    rows = (torch.from_numpy(x) for x in (reward, discount, mask))
+    extra = {name: torch.from_numpy(x) for name, x in recorded.items()}
+    return Steps((), torch.zeros(0), *rows, extra)
 
 
 def error_by_loop(columns, start, lane, gamma, n):
@@ -175,7 +171,7 @@ def test_recorded_errors_are_those_of_a_loop(n, seed):
         for lane in range(lanes):
             if columns.mask[start, lane]:
                 expected = error_by_loop(columns, start, lane, gamma, n)
-                assert errors[i, lane] == pytest.approx(expected)
+                assert errors[i, lane].item() == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("kind", [DQN, ApeX])

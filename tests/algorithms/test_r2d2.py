@@ -7,14 +7,13 @@ import torch
 from scenes import CPU, FLAT, Lanes, Loop, every_window, filled, make, shaken
 from torch import nn
 
-from rookery.algorithms.off_policy import chosen_value, cost
+from rookery.algorithms.off_policy import chosen_value, cost, sequence_td
 from rookery.algorithms.r2d2 import (
     R2D2,
     R2D2Config,
     delta_q,
     mixed_priority,
     previous,
-    sequence_td,
 )
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map

@@ -19,7 +19,7 @@ def index(*places):
 
 def counts_of(distribution, size, batches, batch_size, seed=0):
     generator = rng(seed)
-    draws = [distribution.draw(batch_size, generator).places for _ in range(batches)]
+    draws = [distribution.draw(batch_size, generator)[0] for _ in range(batches)]
     return np.bincount(np.concatenate(draws), minlength=size)
 
 
@@ -54,9 +54,9 @@ def test_beta_rises_over_the_run(done, beta):
     distribution = Prioritized(100, 0.6, 0.4, beta_end=1.0)
     distribution.put(PLACES, PRIORITIES)
     distribution.set_progress(done)
-    draw = distribution.draw(100, rng())
-    probability = distribution.tree.weights[draw.places] / distribution.tree.total
-    np.testing.assert_allclose(draw.weight, (8 * probability) ** -beta, rtol=1e-9)
+    drawn, weight = distribution.draw(100, rng())
+    probability = distribution.tree.weights[drawn] / distribution.tree.total
+    np.testing.assert_allclose(weight, (8 * probability) ** -beta, rtol=1e-9)
 
 
 def test_beta_is_constant_without_an_end():
@@ -74,17 +74,17 @@ def test_importance_weights_correct_for_the_probability(beta):
     by_hand = {
         place: (6 * p / kept.sum()) ** -beta for place, p in zip(PLACES[2:], kept, strict=True)
     }
-    draw = distribution.draw(500, rng())
-    assert set(draw.places.tolist()) == set(PLACES[2:].tolist())
-    expected = [by_hand[place] for place in draw.places]
-    np.testing.assert_allclose(draw.weight, expected, rtol=1e-12)
+    drawn, weight = distribution.draw(500, rng())
+    assert set(drawn.tolist()) == set(PLACES[2:].tolist())
+    expected = [by_hand[place] for place in drawn]
+    np.testing.assert_allclose(weight, expected, rtol=1e-12)
 
 
 def test_batches_are_stratified():
     # Of 64 equal windows a batch of 64 draws each once.
     distribution = Prioritized(64, 1.0, 0.4)
     distribution.put(np.arange(64), np.ones(64))
-    assert sorted(distribution.draw(64, rng()).places.tolist()) == list(range(64))
+    assert sorted(distribution.draw(64, rng())[0].tolist()) == list(range(64))
 
 
 def test_a_priority_of_0_is_still_drawn():
@@ -144,11 +144,11 @@ def test_uniform_draws_equally_often_from_an_almost_empty_memory():
     distribution = Uniform(lanes, starts)
     present = np.concatenate([lane * starts + np.arange(3 + lane) for lane in range(lanes)])
     distribution.put(present, None)
-    draw = distribution.draw(25_000, rng())
-    places, counts = np.unique(draw.places, return_counts=True)
+    drawn, weight = distribution.draw(25_000, rng())
+    places, counts = np.unique(drawn, return_counts=True)
     assert places.tolist() == present.tolist()
     assert chi_square_fits(counts, np.full(25, 1_000.0))
-    assert draw.weight.tolist() == [1.0] * 25_000
+    assert weight.tolist() == [1.0] * 25_000
 
 
 def test_uniform_finds_the_only_window():
@@ -156,7 +156,7 @@ def test_uniform_finds_the_only_window():
     distribution.put(np.arange(100_000), None)
     distribution.drop(np.delete(np.arange(100_000), 70_000))
     assert distribution.count == 1
-    assert distribution.draw(5, rng()).places.tolist() == [70_000] * 5
+    assert distribution.draw(5, rng())[0].tolist() == [70_000] * 5
 
 
 def test_uniform_draws_from_the_last_place_of_every_lane():
@@ -181,12 +181,12 @@ def test_windows_are_counted_once(make):
             present -= set(some.tolist())
         assert distribution.count == len(present)
         if present:
-            assert set(distribution.draw(50, rng()).places.tolist()) <= present
+            assert set(distribution.draw(50, rng())[0].tolist()) <= present
 
 
 @pytest.mark.parametrize("make", [lambda: Uniform(1, 50), lambda: Prioritized(50, 0.6, 0.4)])
 def test_the_generator_decides_what_is_drawn(make):
     distribution = make()
     distribution.put(np.arange(50), None)
-    draws = [distribution.draw(30, rng(seed)).places.tolist() for seed in (1, 1, 2)]
+    draws = [distribution.draw(30, rng(seed))[0].tolist() for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]

@@ -14,16 +14,16 @@ def test_during_the_warm_up_readers_wait_and_writers_do_not():
     for _ in range(99):
         assert limiter.may_insert()
         limiter.note_inserted(1)
-    assert not limiter.may_sample(1)
+    assert limiter.batches_due(1) == 0
     assert limiter.due == 0
     assert not limiter.wait_to_sample(1, timeout=0.01)
     limiter.note_inserted(7)  # 106: counting starts here
     assert limiter.due == 0
-    assert not limiter.may_sample(1)
+    assert limiter.batches_due(1) == 0
     limiter.note_inserted(3)
     assert limiter.due == 6
-    assert limiter.may_sample(6)
-    assert not limiter.may_sample(7)
+    assert limiter.batches_due(6) > 0
+    assert limiter.batches_due(7) == 0
 
 
 def test_readers_wait_for_samples_due_and_writers_for_the_tolerance():
@@ -42,11 +42,11 @@ def test_readers_wait_for_samples_due_and_writers_for_the_tolerance():
 
 def test_without_a_ratio_neither_side_waits_after_the_warm_up():
     limiter = Limiter(None, warm_up=10, tolerance=0)
-    assert not limiter.may_sample(1)
+    assert limiter.batches_due(1) == 0
     limiter.note_inserted(10)
-    assert limiter.may_sample(10**9)
+    assert limiter.batches_due(10**9) > 0
     limiter.note_sampled(10**6)
-    assert limiter.may_sample(10**9)
+    assert limiter.batches_due(10**9) > 0
     limiter.note_inserted(10**9)
     assert limiter.wait_to_insert(0.0)
     assert limiter.wait_to_sample(1, 0.0)

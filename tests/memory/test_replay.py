@@ -9,8 +9,8 @@ import torch
 from scenes import CPU
 from streams import a_replay, a_stream, chi_square_fits, drawn, feed, layout, state_before
 
-from rookery.algorithms.off_policy import ReplayConfig
-from rookery.algorithms.replay_spec import ReplaySpec
+from rookery.algorithms.base import Collection
+from rookery.algorithms.replay_config import ReplayConfig, build_replay
 from rookery.data.tree import tree_map
 from rookery.errors import Diverged
 from rookery.memory.distributions import Prioritized
@@ -213,14 +213,17 @@ def test_the_smallest_memory_that_is_accepted_always_has_a_window(length, stride
     # The reader may draw while a writer is about to overwrite the oldest rows.
     count = stride if stride > 1 else 8
     least = -(-(length + stride + frames + count) // stride) * stride
-    memory = ReplaySpec(
+    memory = build_replay(
         ReplayConfig(capacity=least, batch_size=4, warm_up=0, samples_per_insert=None),
         layout(frames, stride),
         Transitions(length - 1, GAMMA) if stride == 1 else Sequences(length, stride, 1, stride),
-        rows_at_once=count,
-        device=CPU,
+        Collection(count),
+        CPU,
         first_priorities=None,
-    ).build(lanes=1, writers=1, seed=0)
+        lanes=1,
+        writers=1,
+        seed=0,
+    )
     assert memory.ring.rows == least
     stream = one_long_episode(5 * least)
     left = []
@@ -471,7 +474,7 @@ def test_first_priorities_depend_on_the_rows_of_their_window_only(sizes):
         assert len(columns.reward) == starts[-1] + n + 1
         assert columns.extra["q"].shape == columns.mask.shape == columns.discount.shape
         q, value = columns.extra["q"], columns.extra["value"]
-        return np.stack([abs(q[s]) + 10 * abs(value[s + n]) + columns.mask[s] for s in starts])
+        return torch.stack([abs(q[s]) + 10 * abs(value[s + n]) + columns.mask[s] for s in starts])
 
     stream = a_stream(4, 150, lanes)
     memory = a_replay(Transitions(n, GAMMA), lanes, rows, alpha=1.0, first_priorities=first)
@@ -489,7 +492,7 @@ def test_first_priorities_of_sequences():
 
     def first(columns, starts):
         q = columns.extra["q"]
-        return np.stack([abs(q[s : s + length]).sum(0) for s in starts])
+        return torch.stack([abs(q[s : s + length]).sum(0) for s in starts])
 
     stream = a_stream(4, 60, lanes)
     windows = Sequences(length, stride, 1, 3)
@@ -601,14 +604,17 @@ def test_without_a_ratio_batches_yields_one():
 @pytest.mark.parametrize("warm_up", [0, 20])
 def test_writers_do_not_wait_before_a_window_can_be_drawn(windows, count, warm_up):
     # Otherwise both sides would wait for each other forever.
-    memory = ReplaySpec(
+    memory = build_replay(
         ReplayConfig(capacity=100, batch_size=4, warm_up=warm_up, samples_per_insert=8.0),
         layout(),
         windows,
-        rows_at_once=count,
-        device=CPU,
+        Collection(count),
+        CPU,
         first_priorities=None,
-    ).build(lanes=1, writers=1, seed=0)
+        lanes=1,
+        writers=1,
+        seed=0,
+    )
     stream, row = one_long_episode(100), 0
     while memory.limiter.may_insert():
         feed(memory, stream, row, row + count, sizes=(count,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from streams import chi_square_fits
 
-from rookery.memory.sum_tree import FAN, WIDEST_TOP, SumTree
+from rookery.memory.distributions import FAN, WIDEST_TOP, SumTree
 
 LARGE = 64 * 32_768 + 1
 SIZES = [1, FAN - 1, FAN, FAN + 1, 63, 64, 65, 100_000, LARGE]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rookery.networks.distributional import expected_value, project_onto_atoms
+from rookery.networks.q import expected_value, project_onto_atoms
 
 
 def by_loops(probabilities, reward, discount, atoms):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from rookery.errors import BadInput
-from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import ConvNet, FloatVector, Impala
-from rookery.networks.images import Board, Image, image_input
-from rookery.networks.mixed import Encoding, encoder_of
+from rookery.networks.actor_critic import ActorCritic
+from rookery.networks.build import NetConfig, Trunk, encoder_of
+from rookery.networks.encoders import ACTIVATIONS, FloatVector, tanh
+from rookery.networks.images import Board, ConvNet, Image, Impala, image_input
 
 
 def image(*shape):
@@ -17,7 +17,7 @@ def image(*shape):
 
 
 def encode(space, values, encoder="auto"):
-    return encoder_of(space, Encoding(encoder, 16))(values)
+    return encoder_of(space, NetConfig(encoder=encoder, image_features=16))(values)
 
 
 def test_vectors_are_unchanged():
@@ -71,7 +71,7 @@ def test_nested_parts_are_concatenated():
 def test_an_unsupported_observation_space_is_an_error(space):
     for wrapped in (space, spaces.Dict({"x": space}), spaces.Tuple([space])):
         with pytest.raises(BadInput, match=type(space).__name__):
-            encoder_of(wrapped, Encoding("auto", 16))
+            encoder_of(wrapped, NetConfig(encoder="auto", image_features=16))
 
 
 @pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
@@ -83,7 +83,7 @@ def test_layouts_of_one_image_give_the_same_features(encoder):
     layouts = {(4, 40, 38, 3): stack, (12, 40, 38): chw, (40, 38, 12): hwc}
     weights, features = None, []
     for shape, values in layouts.items():
-        network = encoder_of(image(*shape), Encoding(encoder, 16))
+        network = encoder_of(image(*shape), NetConfig(encoder=encoder, image_features=16))
         weights = weights or network.state_dict()
         network.load_state_dict(weights)
         features.append(network(values))
@@ -94,7 +94,7 @@ def test_layouts_of_one_image_give_the_same_features(encoder):
 
 @pytest.mark.parametrize("encoder", ["nature", "small", "impala"])
 def test_leading_axes_of_images_pass_through(encoder):
-    network = encoder_of(image(3, 40, 40), Encoding(encoder, 16))
+    network = encoder_of(image(3, 40, 40), NetConfig(encoder=encoder, image_features=16))
     values = torch.randint(0, 256, (3, 2, 3, 40, 40), dtype=torch.uint8)
     folded = network(values)
     assert folded.shape == (3, 2, 16)
@@ -106,7 +106,7 @@ def test_leading_axes_of_images_pass_through(encoder):
 @pytest.mark.parametrize("highest", [1, 100, 255])
 def test_images_are_scaled_to_1_and_not_changed(kind, highest):
     space = spaces.Box(0, highest, (3, 40, 40), np.uint8)
-    network = encoder_of(space, Encoding(kind, 16))
+    network = encoder_of(space, NetConfig(encoder=kind, image_features=16))
     values = torch.randint(0, highest + 1, (2, 3, 40, 40), dtype=torch.uint8)
     before = values.clone()
     layers = network.convolutions if kind == "nature" else network.stages
@@ -159,15 +159,22 @@ def test_impala_takes_small_images():
 
 
 def test_auto_takes_nature_from_36_pixels_and_impala_below():
-    assert isinstance(encoder_of(image(36, 36, 3), Encoding("auto", 16)), ConvNet)
-    assert isinstance(encoder_of(image(36, 35, 3), Encoding("auto", 16)), Impala)
+    assert isinstance(
+        encoder_of(image(36, 36, 3), NetConfig(encoder="auto", image_features=16)), ConvNet
+    )
+    assert isinstance(
+        encoder_of(image(36, 35, 3), NetConfig(encoder="auto", image_features=16)), Impala
+    )
 
 
 @pytest.mark.parametrize(("encoder", "least"), [("nature", 36), ("small", 20)])
 def test_images_too_small_for_the_convolutions_are_an_error(encoder, least):
-    assert encoder_of(image(least, least, 3), Encoding(encoder, 16)).features == 16
+    assert (
+        encoder_of(image(least, least, 3), NetConfig(encoder=encoder, image_features=16)).features
+        == 16
+    )
     with pytest.raises(BadInput, match=rf"net\.encoder={encoder}.*{least}x{least}.*12x12"):
-        encoder_of(image(12, 12, 3), Encoding(encoder, 16))
+        encoder_of(image(12, 12, 3), NetConfig(encoder=encoder, image_features=16))
 
 
 def test_hidden_layers_follow_vectors_and_not_images_unless_asked():
@@ -208,7 +215,7 @@ def test_widths_must_be_positive(wrong):
 
 
 def test_narrow_has_its_known_number_of_weights():
-    network = encoder_of(image(3, 256, 240), Encoding("narrow", 64))
+    network = encoder_of(image(3, 256, 240), NetConfig(encoder="narrow", image_features=64))
     # 256x240 -> 63x59 -> 30x28 -> 28x26; no biases in the convolutions, one in the dense layer.
     sizes = [3 * 64 * 32, 32 * 16 * 64, 64 * 9 * 32, 28 * 26 * 32 * 64, 64]
     assert sizes == [6_144, 32_768, 18_432, 1_490_944, 64]
@@ -217,7 +224,7 @@ def test_narrow_has_its_known_number_of_weights():
     frames = torch.zeros(2, 5, 3, 256, 240, dtype=torch.uint8)
     assert network(frames).shape == (2, 5, 64)
     # Frames of the NES have height 240 and channels last: the same number.
-    network = encoder_of(image(240, 256, 3), Encoding("narrow", 64))
+    network = encoder_of(image(240, 256, 3), NetConfig(encoder="narrow", image_features=64))
     assert sum(p.numel() for p in network.parameters()) == 1_548_352
 
 
@@ -239,15 +246,56 @@ def test_a_board_has_a_plane_for_every_code_but_0():
 
 
 def test_uint8_arrays_are_boards_images_or_vectors():
-    network = encoder_of(spaces.Box(0, 8, (24, 18), np.uint8), Encoding("auto", 16))
+    network = encoder_of(
+        spaces.Box(0, 8, (24, 18), np.uint8), NetConfig(encoder="auto", image_features=16)
+    )
     assert isinstance(network, Impala)
     assert isinstance(network.image, Board)
     assert network(torch.zeros(3, 2, 24, 18, dtype=torch.uint8)).shape == (3, 2, 16)
-    grey = encoder_of(image(40, 50), Encoding("auto", 16))
+    grey = encoder_of(image(40, 50), NetConfig(encoder="auto", image_features=16))
     assert isinstance(grey, ConvNet)
     assert grey.image.shape == (1, 40, 50)
     assert grey.image.scale == 1 / 255
     assert grey(torch.full((2, 40, 50), 255, dtype=torch.uint8)).shape == (2, 16)
-    small = encoder_of(spaces.Box(0, 8, (4, 16), np.uint8), Encoding("auto", 16))
+    small = encoder_of(
+        spaces.Box(0, 8, (4, 16), np.uint8), NetConfig(encoder="auto", image_features=16)
+    )
     assert small.features == 64
-    assert isinstance(encoder_of(image(24, 18), Encoding("mlp", 16)), FloatVector)
+    assert isinstance(
+        encoder_of(image(24, 18), NetConfig(encoder="mlp", image_features=16)), FloatVector
+    )
+
+
+def test_tanh_is_torchs_forward_and_backward():
+    x = torch.cat([torch.linspace(-12, 12, 20_001), torch.tensor([-200.0, 200.0, 1e-8, 0.0])])
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    weight = torch.linspace(-1, 1, len(x))
+    y, z = tanh(ours), theirs.tanh()
+    (y * weight).sum().backward()
+    (z * weight).sum().backward()
+    torch.testing.assert_close(y, z, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=0)
+    with torch.inference_mode():
+        assert torch.equal(tanh(x), y)  # acting and learning see the same features
+
+
+def test_tanh_gradient_passes_gradcheck():
+    x = torch.linspace(-3, 3, 31, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(tanh, (x,))
+
+
+def test_tanh_does_not_change_its_input():
+    x = torch.randn(10)
+    before = x.clone()
+    tanh(x)
+    assert torch.equal(x, before)
+
+
+def test_tanh_keeps_small_values_in_bfloat16():
+    x = torch.tensor([1e-3, -2e-3, 0.01], dtype=torch.bfloat16)
+    torch.testing.assert_close(tanh(x), x.tanh())
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_keep_the_shape(name):
+    assert ACTIVATIONS[name]()(torch.randn(2, 3, 4)).shape == (2, 3, 4)

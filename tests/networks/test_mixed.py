@@ -6,17 +6,9 @@ import torch
 from gymnasium import spaces
 
 from rookery.errors import BadInput
-from rookery.networks.build import ActorCritic, NetConfig, Trunk
-from rookery.networks.encoders import OneHot
-from rookery.networks.mixed import (
-    Embedding,
-    Encoding,
-    Entities,
-    NestedEncoder,
-    PartConfig,
-    embedding_size,
-    encoder_of,
-)
+from rookery.networks.actor_critic import ActorCritic
+from rookery.networks.build import NetConfig, PartConfig, Trunk, encoder_of
+from rookery.networks.encoders import Embedding, Entities, NestedEncoder, OneHot, embedding_size
 
 
 def numbers(*shape):
@@ -41,7 +33,7 @@ def batch(space, *leading, seed=0):
 def encoder(space, **parts):
     torch.manual_seed(0)
     named = {path.replace("__", "/"): PartConfig(**config) for path, config in parts.items()}
-    return encoder_of(space, Encoding(parts=named))
+    return encoder_of(space, NetConfig(parts=named))
 
 
 def size(module):
@@ -53,7 +45,7 @@ UNITS = spaces.Dict({"kind": codes(5, 4), "features": numbers(4, 3)})
 
 def test_embeddings_are_looked_up_by_component_and_value():
     space = spaces.MultiDiscrete([3, 4], start=[10, -1])
-    module = encoder_of(space, Encoding(parts={"": PartConfig(embedding=2)}))
+    module = encoder_of(space, NetConfig(parts={"": PartConfig(embedding=2)}))
     out = module(torch.tensor([[11, 2], [10, -1]]))
     expected = module.weight[torch.tensor([[1, 6], [0, 3]])].flatten(1)
     assert module.weight.shape == (7, 2)
@@ -61,7 +53,7 @@ def test_embeddings_are_looked_up_by_component_and_value():
 
 
 def test_a_single_code_is_embedded():
-    module = encoder_of(spaces.Discrete(9, start=3), Encoding(parts={"": PartConfig(embedding=4)}))
+    module = encoder_of(spaces.Discrete(9, start=3), NetConfig(parts={"": PartConfig(embedding=4)}))
     torch.testing.assert_close(
         module(torch.tensor([[3], [11]])), module.weight[torch.tensor([[0], [8]])]
     )
@@ -69,12 +61,12 @@ def test_a_single_code_is_embedded():
 
 @pytest.mark.parametrize(("count", "kind"), [(64, OneHot), (65, Embedding)])
 def test_few_codes_are_one_hot_and_many_are_embedded(count, kind):
-    assert isinstance(encoder_of(spaces.Discrete(count)), kind)
-    assert isinstance(encoder_of(codes(count, 3)), kind)
+    assert isinstance(encoder_of(spaces.Discrete(count), NetConfig()), kind)
+    assert isinstance(encoder_of(codes(count, 3), NetConfig()), kind)
 
 
 def test_embedding_0_means_one_hot():
-    module = encoder_of(spaces.Discrete(500), Encoding(parts={"": PartConfig(embedding=0)}))
+    module = encoder_of(spaces.Discrete(500), NetConfig(parts={"": PartConfig(embedding=0)}))
     assert isinstance(module, OneHot)
     assert module.features == 500
 
@@ -102,7 +94,7 @@ def test_a_group_of_arrays_over_the_same_entities_is_encoded_as_a_set():
 
 @pytest.mark.parametrize("reduce", ["max", "mean"])
 def test_the_order_of_entities_does_not_matter(reduce):
-    module = encoder_of(UNITS, Encoding(parts={"": PartConfig(reduce=reduce, dense=(6,))}))
+    module = encoder_of(UNITS, NetConfig(parts={"": PartConfig(reduce=reduce, dense=(6,))}))
     obs = batch(UNITS, 3)
     turned = {key: value.flip(1) for key, value in obs.items()}
     torch.testing.assert_close(module(obs), module(turned))
@@ -111,14 +103,14 @@ def test_the_order_of_entities_does_not_matter(reduce):
 
 def test_reduce_mean_averages_over_entities():
     space = numbers(4, 3)
-    module = encoder_of(space, Encoding(parts={"": PartConfig(reduce="mean")}))
+    module = encoder_of(space, NetConfig(parts={"": PartConfig(reduce="mean")}))
     obs = batch(space, 5)
     torch.testing.assert_close(module(obs), obs.mean(1))
 
 
 def test_entities_may_have_several_codes():
     space = spaces.MultiDiscrete(np.array([[3, 9]] * 4))
-    module = encoder_of(space, Encoding(parts={"": PartConfig(reduce="max", embedding=2)}))
+    module = encoder_of(space, NetConfig(parts={"": PartConfig(reduce="max", embedding=2)}))
     obs = batch(space, 5)
     first, second = module.encoder.weights
     expected = torch.cat([first[obs[..., 0]], second[obs[..., 1]]], -1).amax(1)
@@ -126,7 +118,7 @@ def test_entities_may_have_several_codes():
 
 
 def test_reduce_keep_concatenates_all_entities():
-    module = encoder_of(UNITS, Encoding(parts={"": PartConfig(reduce="keep")}))
+    module = encoder_of(UNITS, NetConfig(parts={"": PartConfig(reduce="keep")}))
     assert module.features == 4 * 5 + 4 * 3
 
 
@@ -141,7 +133,7 @@ def test_reduce_keep_concatenates_all_entities():
     ],
 )
 def test_other_groups_are_concatenated(space):
-    module = encoder_of(space)
+    module = encoder_of(space, NetConfig())
     assert not isinstance(module, Entities)
     assert module(batch(space, 2, 3)).shape == (2, 3, module.features)
 
@@ -165,14 +157,14 @@ def test_numbers_of_entities_are_clipped_before_the_dense_layer_of_the_group():
 
 def test_a_part_may_have_dense_layers_of_its_own():
     space = spaces.Tuple([numbers(3), spaces.Discrete(4)])
-    module = encoder_of(space, Encoding(parts={"0": PartConfig(dense=(8, 2))}))
+    module = encoder_of(space, NetConfig(parts={"0": PartConfig(dense=(8, 2))}))
     assert module.features == 2 + 4
     assert size(module) == 4 * 8 + 9 * 2
 
 
 def test_leading_axes_pass_through():
     space = spaces.Dict({"units": UNITS, "clock": numbers(1), "mode": spaces.Discrete(300)})
-    module = encoder_of(space)
+    module = encoder_of(space, NetConfig())
     obs = batch(space, 6)
     folded = {
         "units": {key: value.unflatten(0, (2, 3)) for key, value in obs["units"].items()},
@@ -206,7 +198,7 @@ def test_settings_without_effect_on_a_part_are_errors(parts, message):
     space = spaces.Dict({"units": UNITS, "clock": numbers(1)})
     named = {path: PartConfig(**config) for path, config in parts.items()}
     with pytest.raises(BadInput, match=message):
-        encoder_of(space, Encoding(parts=named))
+        encoder_of(space, NetConfig(parts=named))
 
 
 @pytest.mark.parametrize("config", [{"embedding": -1}, {"clip": 0.0}, {"dense": (4, 0)}])
@@ -256,6 +248,6 @@ def test_several_boards_are_not_encoded_as_a_set_of_entities():
     space = spaces.Dict(
         board=spaces.Box(0, 8, (24, 18), np.uint8), mask=spaces.Box(0, 1, (24, 18), np.uint8)
     )
-    encoder = encoder_of(space, Encoding("auto", 16))
+    encoder = encoder_of(space, NetConfig(encoder="auto", image_features=16))
     assert isinstance(encoder, NestedEncoder)
     assert encoder.features == 32

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from scenes import FLAT, make
 
 from rookery.algorithms.dqn import DQN
-from rookery.networks.noisy import NoisyLinear
+from rookery.networks.encoders import NoisyLinear
 
 
 def a_layer(inputs=3, outputs=4, sigma=0.5):

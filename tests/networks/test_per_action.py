@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rookery.errors import BadInput
-from rookery.networks.build import ActorCritic, NetConfig
+from rookery.networks.actor_critic import ActorCritic
+from rookery.networks.build import NetConfig
 from rookery.networks.q import QHeadConfig, QNetwork
 
 ROWS = spaces.Box(-1, 1, (5, 3), np.float32)

@@ -7,7 +7,7 @@ import torch
 from scenes import CPU
 
 from rookery.networks.build import NetConfig
-from rookery.networks.noisy import NoisyLinear
+from rookery.networks.encoders import NoisyLinear
 from rookery.networks.q import Inputs, QHead, QHeadConfig, QNetwork, RecurrentQNetwork
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rookery.tracing.attributes import Attributes
+from rookery.tracing import TracedFunction
 
 
 @dataclass(frozen=True)
@@ -43,47 +43,47 @@ PAIRS = [
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=str)
 def test_other_values_make_another_state(one, other):
     owner = Owner()
-    watched = Attributes(owner)
+    watched = TracedFunction(print, owner=owner)
     states = []
     for value in (one, other, one, other):
         owner.value = value
-        states.append(watched.state())
+        states.append(watched.owner_values())
     assert states[0] != states[1]
     assert states[:2] == states[2:]
-    assert watched.changed == "value"
+    assert {name for name, _ in states[0] ^ states[1]} == {"value"}
 
 
 @pytest.mark.parametrize("make", [lambda: float("0.25"), lambda: float("nan"), lambda: Settings(3)])
 def test_equal_values_make_one_state(make):
     owner = Owner()
-    watched = Attributes(owner)
+    watched = TracedFunction(print, owner=owner)
     states = set()
     for _ in range(3):
         owner.value = make()
-        states.add(watched.state())
+        states.add(watched.owner_values())
     assert len(states) == 1
 
 
 def test_modules_and_cached_properties_do_not_count():
     owner = Owner()
     owner.value, owner.module = 1, nn.Linear(1, 1)
-    watched = Attributes(owner)
-    state = watched.state()
+    watched = TracedFunction(print, owner=owner)
+    state = watched.owner_values()
     owner.module = nn.Linear(1, 1)
-    assert watched.state() == state
+    assert watched.owner_values() == state
     assert owner.lazy == []
-    assert watched.state() == state
+    assert watched.owner_values() == state
 
 
 def test_an_attribute_that_comes_and_goes_makes_another_state():
     owner = Owner()
-    watched = Attributes(owner)
-    states = [watched.state()]
+    watched = TracedFunction(print, owner=owner)
+    states = [watched.owner_values()]
     owner.value = 1
-    states.append(watched.state())
+    states.append(watched.owner_values())
     del owner.value
     owner.other = 2
-    states.append(watched.state())
+    states.append(watched.owner_values())
     del owner.other
     assert len(set(states)) == 3
-    assert watched.state() == states[0]
+    assert watched.owner_values() == states[0]

@@ -196,7 +196,7 @@ def test_no_private_namespace_of_torch_is_used_and_traced_is_the_only_entry_poin
             assert "torch.jit" not in text, path
         else:
             found = re.findall(r"from rookery\.tracing.*|import rookery\.tracing.*", text)
-            assert set(found) <= {"from rookery.tracing import traced"}, path
+            assert set(found) <= {"from rookery.tracing import TracedFunction"}, path
 
 
 def lines(run):

@@ -7,7 +7,7 @@ import torch
 from torch import distributions as D
 
 from rookery.errors import BadInput
-from rookery.networks.heads import policy_head
+from rookery.networks.actor_critic import policy_head
 
 FEATURES = 6
 DISCRETE = spaces.Discrete(5, start=3)
