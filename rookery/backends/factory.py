@@ -15,7 +15,8 @@ from gymnasium.vector import VectorEnv
 
 from rookery.algorithms import Algorithm, algorithm_class
 from rookery.algorithms.base import Collection, Spaces
-from rookery.backends.base import Backend, Log, load_normalizer
+from rookery.backends.base import Backend, Log
+from rookery.backends.common import load_normalizer
 from rookery.backends.serial import Serial
 from rookery.backends.threads import Threads
 from rookery.config import RunConfig

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rookery.backends.base import (
-    ActorTally,
-    Backend,
-    CheckpointState,
-    Report,
-    Setup,
-    actor_metrics,
-    learn_from,
-    normalizer_tensors,
-)
+from rookery.backends.base import Backend, CheckpointState, Report, Setup
+from rookery.backends.common import ActorTally, actor_metrics, learn_from, normalizer_tensors
 from rookery.config import RunConfig
 from rookery.envs import statistics
 from rookery.errors import RookeryError

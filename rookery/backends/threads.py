@@ -10,17 +10,13 @@ from contextlib import contextmanager
 
 import torch
 
-from rookery.backends.base import (
+from rookery.backends.base import Backend, CheckpointState, Log, Report, Setup
+from rookery.backends.common import (
     STOP_S,
     THREAD_WAIT_S,
     ActorTally,
     ActorWithWeights,
-    Backend,
-    CheckpointState,
-    Log,
     Prefetch,
-    Report,
-    Setup,
     WeightStore,
     actor_metrics,
 )

@@ -1,25 +1,21 @@
-"""A trained agent as a function from observation to action, and its scores."""
+"""A trained agent as a function from observation to action."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Algorithm, Spaces, carry
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.learning.actor import episodes_per_lane
 from rookery.networks.encoders import legal_actions_of
 
 LONG_AFTER = 10**12
 """Environment steps for exploration as at the end of training."""
-RESAMPLES = 2_000
 
 
 @dataclass(eq=False)
@@ -113,74 +109,3 @@ class RandomPolicy(EvenDraw):
     def begin(self, lanes: int) -> Tree:
         """Return an empty state."""
         return ()
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Returns and lengths of evaluated episodes."""
-
-    returns: np.ndarray
-    lengths: np.ndarray
-
-    def summary(self) -> dict[str, Any]:
-        """Return mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
-        low, high = bootstrap_interval(self.returns)
-        return {
-            "episodes": len(self.returns),
-            "return_mean": float(self.returns.mean()),
-            "return_std": float(self.returns.std()),
-            "return_min": float(self.returns.min()),
-            "return_max": float(self.returns.max()),
-            "return_iqm": interquartile_mean(self.returns),
-            "return_iqm_low": low,
-            "return_iqm_high": high,
-            "length_mean": float(self.lengths.mean()),
-        }
-
-
-def evaluate(policy: Policy | RandomPolicy, env: VectorEnv, episodes: int, seed: int) -> Scores:
-    """Play exactly `episodes` episodes on `env`; each lane plays a number fixed beforehand.
-
-    Taking whichever episodes end first would favour short ones. What a lane plays after its
-    share is not counted.
-    """
-    lanes = env.num_envs
-    left = episodes_per_lane(episodes, lanes)
-    played: list[tuple[float, int]] = []
-    obs, _ = env.reset(seed=seed)
-    state = policy.begin(lanes)
-    resetting = np.zeros(lanes, dtype=bool)
-    reward = np.zeros(lanes)
-    while (left > 0).any():
-        action, state = policy.decide(obs, reward, state)
-        obs, reward, terminated, truncated, info = env.step(action)
-        for notice in info.get("notices", ()):
-            print(notice, file=sys.stderr)
-        if "episode" in info:
-            ended = info["episode"]["done"] & (left > 0)
-            left -= ended
-            for lane in ended.nonzero()[0]:
-                episode = info["episode"]
-                played.append((episode["return"][lane], episode["length"][lane]))
-        reward = np.where(resetting, 0.0, reward)
-        state = carry(state, resetting)
-        resetting = terminated | truncated
-    return Scores(np.array([r for r, _ in played]), np.array([n for _, n in played]))
-
-
-def interquartile_mean(values: np.ndarray) -> float:
-    """Return the mean of the middle half; values at its edges count in part."""
-    ordered = np.sort(values)
-    edges = np.arange(len(ordered) + 1) / len(ordered)
-    share = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
-    return float((ordered * share).sum() / share.sum())
-
-
-def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the interquartile mean."""
-    random = np.random.default_rng(0)
-    draws = random.choice(values, (RESAMPLES, len(values)))
-    means = np.array([interquartile_mean(draw) for draw in draws])
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)

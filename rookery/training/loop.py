@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import torch
 
-from rookery.backends.base import CheckpointState, LearnerLost
+from rookery.backends.base import LearnerLost
 from rookery.backends.factory import make_backend
 from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
@@ -27,6 +27,7 @@ from rookery.reports import draw_split
 from rookery.runs import checkpoint
 from rookery.runs.callbacks import Callback, ConsoleSink, CsvSink, TensorBoardSink, close_all
 from rookery.runs.run import Run
+from rookery.training.checkpointer import Checkpointer, passes_multiple
 from rookery.training.reporter import Progress, Reporter
 from rookery.training.trained import evaluate_while_training
 
@@ -57,10 +58,6 @@ class TrainingLoop:
         self.progress = Progress()
         if saved is not None:
             self.progress.load(saved.meta)
-        self.saved_at: int | None = None
-        """Step of the last checkpoint that this process wrote."""
-        self.best: tuple[int, float] | None = saved.meta.get("best") if saved else None
-        """Step and mean return of the best evaluation."""
         console = console or sys.stdout
         writers: list[Callback] = []
         if run is not None:
@@ -74,6 +71,7 @@ class TrainingLoop:
             ]
         self.callbacks = [*writers, *callbacks]
         self.reporter = Reporter(run, config, self.progress, self.callbacks, console)
+        self.checkpointer = Checkpointer(run, config, self.progress, self.reporter, saved)
         try:
             self.backend = make_backend(config, reducer, device, saved, self.reporter.announce)
         except RookeryError as error:
@@ -109,7 +107,7 @@ class TrainingLoop:
                     self.reporter.start_clock()
                     backend.start()
                     if backend.recovers and progress.env_steps == 0:
-                        self.save(backend.state())
+                        self.checkpointer.save(backend.state())
                     status = progress.end_reason(self.config)
                     while status is None:
                         before = progress.env_steps
@@ -121,8 +119,8 @@ class TrainingLoop:
                 except RunFailed:
                     # The weights are those of the last whole update: worth keeping. On several
                     # ranks the others cannot take part in a checkpoint any more.
-                    if not backend.collective and self.saved_at != progress.env_steps:
-                        self.save(backend.state())
+                    if not backend.collective and self.checkpointer.saved_at != progress.env_steps:
+                        self.checkpointer.save(backend.state())
                     raise
                 finally:
                     if self.profile is not None:
@@ -145,54 +143,20 @@ class TrainingLoop:
             self.profile.round(warm=progress.updates >= config.warm_up_updates)
         report = backend.report(interrupted, self.reporter.elapsed(), self.reporter.cpu_seconds())
         progress.add(report)
-        now, status = progress.env_steps, progress.end_reason(config)
-        evaluate = passes_multiple(config.eval_steps, before, now)
-        every = config.checkpoint_steps or max(1, config.env_steps // 10)
-        save = evaluate or status is not None or passes_multiple(every, before, now)
+        status = progress.end_reason(config)
+        evaluate = passes_multiple(config.eval_steps, before, progress.env_steps)
+        save = evaluate or status is not None or self.checkpointer.is_due(before)
         # All ranks take part in a state; only the first gets it.
         state = backend.state() if save else None
         if evaluate and state is not None:
             with backend.paused():
-                self.add_scores(evaluate_while_training(config, state.tensors, self.device))
+                self.checkpointer.add_scores(
+                    evaluate_while_training(config, state.tensors, self.device)
+                )
         self.reporter.update(backend, report)
         if save:
-            self.save(state)
+            self.checkpointer.save(state)
         return status
-
-    def save(self, state: CheckpointState | None) -> None:
-        """Write a checkpoint, after the report that belongs to it. Ranks other than the first have
-        no `state` and write nothing."""
-        self.saved_at = step = self.progress.env_steps
-        if self.run_folder is None or state is None:
-            return
-        self.reporter.flush()
-        folder = self.run_folder.checkpoints
-        path = checkpoint.save_checkpoint(
-            folder,
-            step,
-            state.tensors,
-            self.progress.state() | state.counts | {"best": self.best},
-            keep=self.config.keep_checkpoints,
-            protect=() if self.best is None else (self.best[0],),
-        )
-        checkpoint.label_checkpoint(folder, "last", step)
-        if self.best is not None and self.best[0] == step:
-            checkpoint.label_checkpoint(folder, "best", step)
-        self.run_folder.log(f"checkpoint {path.name}")
-        for callback in self.callbacks:
-            callback.on_checkpoint(path)
-
-    def add_scores(self, scores: dict[str, float]) -> None:
-        """Add an evaluation's scores to the next report, and remember the best."""
-        step, mean = self.progress.env_steps, scores["eval_return_mean"]
-        self.reporter.scores = scores
-        if self.best is None or mean > self.best[1]:
-            self.best = step, mean
-        self.reporter.announce(
-            f"evaluation at step {step:,}: mean return {mean:.1f} over"
-            f" {scores['eval_episodes']} episodes, epsilon {scores['eval_epsilon']:g}"
-            + ("  (best so far)" if self.best == (step, mean) else "")
-        )
 
     def rewind(self, lost: LearnerLost) -> None:
         """Continue from the newest checkpoint with new learners."""
@@ -205,7 +169,7 @@ class TrainingLoop:
         self.backend.restore(saved)
         self.progress.rewind(saved.meta)
         self.reporter.rewind()
-        self.saved_at, self.best = saved.step, saved.meta.get("best")
+        self.checkpointer.rewind(saved)
 
     def write_result(self, status: str) -> None:
         """Write result.json and the picture of a profile."""
@@ -240,11 +204,6 @@ class TrainingLoop:
         run.write_result(result)
         for callback in self.callbacks:
             callback.on_end(result)
-
-
-def passes_multiple(every: int | None, before: int, now: int) -> bool:
-    """True if the steps from `before` to `now` pass a multiple of `every`."""
-    return every is not None and now // every > before // every
 
 
 @contextmanager

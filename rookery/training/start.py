@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import torch
 
-from rookery.backends.base import load_normalizer
+from rookery.backends.common import load_normalizer
 from rookery.backends.factory import make_learner, spaces_of
 from rookery.backends.ranks import join as ranks
 from rookery.backends.ranks.launch import launch

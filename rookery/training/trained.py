@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from rookery.backends.base import load_normalizer
+from rookery.backends.common import load_normalizer
 from rookery.backends.factory import make_algorithm, spaces_of
 from rookery.config import RunConfig, from_values
 from rookery.envs import human_normalized, make_env
 from rookery.errors import require
+from rookery.learning.evaluate import evaluate
 from rookery.learning.learner import Tensors, load_weights
-from rookery.learning.policy import Policy, RandomPolicy, evaluate
+from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
 

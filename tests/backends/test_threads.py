@@ -15,7 +15,7 @@ import torch
 from scenes import CPU
 from torch import nn
 
-from rookery.backends.base import ActorWithWeights, Prefetch, WeightStore
+from rookery.backends.common import ActorWithWeights, Prefetch, WeightStore
 from rookery.backends.threads import Threads
 from rookery.envs import register_env
 from rookery.errors import RunFailed

@@ -23,7 +23,7 @@ from rookery.envs.remote.vector import even_shares
 from rookery.envs.wrappers.episodes import EpisodeStatistics
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.actor import Actor
-from rookery.learning.policy import evaluate
+from rookery.learning.evaluate import evaluate
 from rookery.memory.replay import Transitions
 from rookery.memory.returns import gae, n_step
 from rookery.memory.ring import Layout, Ring

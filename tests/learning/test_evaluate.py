@@ -10,13 +10,8 @@ from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.envs.wrappers.episodes import EpisodeStatistics
-from rookery.learning.policy import (
-    Policy,
-    RandomPolicy,
-    bootstrap_interval,
-    evaluate,
-    interquartile_mean,
-)
+from rookery.learning.evaluate import bootstrap_interval, evaluate, interquartile_mean
+from rookery.learning.policy import Policy, RandomPolicy
 from rookery.networks.build import NetConfig
 
 

@@ -14,7 +14,8 @@ import rookery
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.dqn import DQN
 from rookery.envs import make_env, register_env
-from rookery.learning.policy import Policy, RandomPolicy, evaluate
+from rookery.learning.evaluate import evaluate
+from rookery.learning.policy import Policy, RandomPolicy
 from rookery.runs import checkpoint
 from rookery.training.loop import passes_multiple
 

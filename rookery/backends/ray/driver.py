@@ -13,16 +13,8 @@ from gymnasium.vector import VectorEnv
 from ray.exceptions import RayError
 
 from rookery.algorithms.base import Algorithm
-from rookery.backends.base import (
-    Backend,
-    CheckpointState,
-    Log,
-    Report,
-    Setup,
-    actor_metrics,
-    load_normalizer,
-    normalizer_tensors,
-)
+from rookery.backends.base import Backend, CheckpointState, Log, Report, Setup
+from rookery.backends.common import actor_metrics, load_normalizer, normalizer_tensors
 from rookery.backends.factory import share_of
 from rookery.backends.ray.cluster import Needs, actors_for, check_resources, cluster_now
 from rookery.backends.ray.failures import raise_cause, reason_of, start_failure, timed_out

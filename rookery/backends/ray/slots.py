@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rookery.backends.base import ActorTally
+from rookery.backends.common import ActorTally
 from rookery.backends.ray.cluster import Cluster
 from rookery.backends.ray.messages import ReplayStatus, SegmentInfo, WorkerPlace
 

@@ -15,7 +15,7 @@ import torch
 
 from rookery.algorithms.base import Spaces
 from rookery.backends import factory
-from rookery.backends.base import ActorWithWeights, Prefetch, learn_from
+from rookery.backends.common import ActorWithWeights, Prefetch, learn_from
 from rookery.backends.ranks.join import Torch, transport_for
 from rookery.backends.ranks.launch import free_port
 from rookery.backends.ray.messages import (
