@@ -74,7 +74,7 @@ def make_cases(work: str, with_compile: bool) -> dict[str, Case]:
     """Return the variants by name."""
     without: dict[str, tuple[Any, str, Any]] = {
         "without NumPy": (program, "SET_ASIDE", 0),
-        "without drop_unused": (trace, "drop_unused", lambda calls, outputs: calls),
+        "without fold_constants": (trace, "fold_constants", lambda calls, _: (calls, [])),
     }
     cases = {"plain": Case(work, {"learner": {"trace": False}}), "traced": Case(work, {})}
     for name, change in without.items():

@@ -47,7 +47,6 @@ class Trace:
         result = replace_leaves(result, Tensor, recording.slot_of)
         self.lines = list(map(str, recording.calls))
         calls, constants = fold_constants(recording.calls, recording.tensors)
-        calls = drop_unused(calls, collect(result, Slot))
         captured = [*recording.captured, *constants]
         self.captured = [recording.tensors[slot].detach() for slot in captured]
         self.program = Program(recording.inputs, captured, calls, result, recording.tensors)
@@ -164,9 +163,6 @@ def magnitude(tensor: Tensor) -> float:
     return float(torch.where(sizes < EXTREME, sizes, 0).max())
 
 
-# ---------------------------------------------------------------- rewriting calls
-
-
 def fold_constants(
     calls: Sequence[Call], tensors: dict[Slot, Tensor]
 ) -> tuple[list[Call], list[Slot]]:
@@ -183,14 +179,3 @@ def fold_constants(
         else:
             left.append(call)
     return left, list(constants)
-
-
-def drop_unused(calls: Sequence[Call], outputs: Sequence[Slot]) -> list[Call]:
-    """Remove the calls whose results nothing uses."""
-    needed = set(outputs)
-    left: list[Call] = []
-    for call in reversed(calls):
-        if call.written or not needed.isdisjoint(call.made):
-            needed.update(call.taken)
-            left.append(call)
-    return left[::-1]

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from rookery.tracing import numpy_operations, program
 from rookery.tracing.numpy_operations import TRANSLATIONS
 from rookery.tracing.program import OUT_VARIANTS, SET_ASIDE, Binding, Program
-from rookery.tracing.recorder import Recorder, Slot, collect, replace_leaves
-from rookery.tracing.trace import drop_unused, fold_constants
+from rookery.tracing.recorder import Recorder, collect, replace_leaves
+from rookery.tracing.trace import fold_constants
 
 aten = torch.ops.aten
 NAN, INFINITY = float("nan"), float("inf")
@@ -167,7 +167,6 @@ def program_of(function, inputs):
     assert recorder.refused is None
     slots = replace_leaves(result, torch.Tensor, recorder.slot_of)
     calls, constants = fold_constants(recorder.calls, recorder.tensors)
-    calls = drop_unused(calls, collect(slots, Slot))
     captured = [*recorder.captured, *constants]
     made = Program(recorder.inputs, captured, calls, slots, recorder.tensors)
     return made, [recorder.tensors[slot].detach() for slot in captured], result
