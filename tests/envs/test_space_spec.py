@@ -30,15 +30,17 @@ def real(*shape, low=-np.inf, high=np.inf, dtype=np.float32):
         ("discrete(5)[2,3]", MultiDiscrete(np.full((2, 3), 5))),
         ("multibinary[7]", MultiBinary([7])),
         ("multibinary[2,3]", MultiBinary([2, 3])),
-        ("(float[1])", Tuple([real(1)])),
-        ("(float[1], (discrete(2)))", Tuple([real(1), Tuple([Discrete(2)])])),
+        ("(float[1],)", Tuple([real(1)])),
+        ("(float[1])", real(1)),
+        ("float[3,]", real(3)),
+        ("(float[1], (discrete(2),))", Tuple([real(1), Tuple([Discrete(2)])])),
         (
             " {units:{kind:discrete(750)[12],\n features : float [12,32]} , clock: float[1]}\n",
             Dict(
                 units=Dict(kind=MultiDiscrete([750] * 12), features=real(12, 32)), clock=real(1)
             ),
         ),
-        ("{_a1: (discrete(2))}", Dict(_a1=Tuple([Discrete(2)]))),
+        ("{_a1: (discrete(2),)}", Dict(_a1=Tuple([Discrete(2)]))),
     ],
 )  # fmt: skip
 def test_texts_and_their_spaces(text, space):
@@ -65,48 +67,52 @@ def test_reference_names_the_reference_spaces():
 
 KINDS = "float, float16, float32, float64, uint8, int8, int16, int32, int64, discrete, "
 KINDS += "multidiscrete, multibinary"
+FORMS = f"expected {{name: space}}, (space, space) or one of {KINDS}"
+COUNT = "expected a whole number from 1 to 2,147,483,648"
+NESTED = "(" * 20 + "float[1]" + ",)" * 20
 
 
 @pytest.mark.parametrize(
     ("text", "why", "place"),
     [
-        ("", f"expected {{, ( or one of {KINDS}", "-->"),
-        ("float", "expected [", "float-->"),
-        ("float[0]", "expected a whole number >= 1", "float[-->0]"),
-        ("float[-2]", "expected a whole number >= 1", "float[-->-2]"),
-        ("float[2.5]", "expected a whole number >= 1", "float[-->2.5]"),
-        ("float[1__0]", "expected a whole number >= 1", "float[-->1__0]"),
-        ("float[3,]", "expected a whole number >= 1", "float[3,-->]"),
-        ("float[]", "expected a whole number >= 1", "float[-->]"),
-        ("float[3", "expected ] or ,", "float[3-->"),
-        ("float[3 4]", "expected ] or ,", "float[3 -->4]"),
-        ("float[3]]", "expected the end of the text", "float[3]-->]"),
-        ("discrete(3) [2] more", "expected the end of the text", "discrete(3) [2] -->more"),
-        ("float[3](1,0)", "expected two bounds, the lower one first", "float[3]-->(1,0)"),
-        ("float[3](1,1)", "expected two bounds, the lower one first", "float[3]-->(1,1)"),
-        ("float[3](1)", "expected two bounds, the lower one first", "float[3]-->(1)"),
+        ("", "invalid syntax", "-->"),
+        ("float", "expected a form such as float[4]", "-->float"),
+        ("float[0]", COUNT, "float[-->0]"),
+        ("float[-2]", COUNT, "float[-->-2]"),
+        ("float[2.5]", COUNT, "float[-->2.5]"),
+        ("float[True]", COUNT, "float[-->True]"),
+        ("float[1__0]", "invalid decimal literal", "float[1-->__0]"),
+        ("float[]", "invalid syntax", "float[-->]"),
+        ("float[3", "'[' was never closed", "float-->[3"),
+        ("float[3]]", "unmatched ']'", "float[3]-->]"),
+        ("discrete(3) [2] more", "invalid syntax", "discrete(3) [2] -->more"),
+        ("float[3](1,0)", "expected two bounds, the lower one first", "float[3](-->1,0)"),
+        ("float[3](1,1)", "expected two bounds, the lower one first", "float[3](-->1,1)"),
+        ("float[3](1)", "expected two bounds, the lower one first", "float[3](-->1)"),
         ("float[3](0,inf)", "expected a number that float32 can hold", "float[3](0,-->inf)"),
         ("float16[3](0,1e5)", "expected a number that float16 can hold", "float16[3](0,-->1e5)"),
         ("uint8[3](0,256)", "expected a whole number that uint8 can hold", "uint8[3](0,-->256)"),
         ("uint8[3](-1,9)", "expected a whole number that uint8 can hold", "uint8[3](-->-1,9)"),
         ("uint8[3](0,.5)", "expected a whole number that uint8 can hold", "uint8[3](0,-->.5)"),
-        ("discrete(x)", "expected a whole number >= 1", "discrete(-->x)"),
-        ("discrete[3]", "expected (", "discrete-->[3]"),
-        ("discrete(3", "expected )", "discrete(3-->"),
-        ("discrete(3_000_000_000)", "more than 2,147,483,648", "discrete(-->3_000_000_000)"),
-        ("float[20_000,20_000]", "more than 100,000,000 values", "float-->[20_000,20_000]"),
-        ("{}", "expected a name", "{-->}"),
-        ("{1: float[1]}", "expected a name", "{-->1: float[1]}"),
-        ("{a float[1]}", "expected :", "{a -->float[1]}"),
-        ("{a: float[1]", "expected } or ,", "{a: float[1]-->"),
-        ("{a: float[1], a: float[2]}", 'duplicate name "a"', "{a: float[1], -->a: float[2]}"),
-        ("(" * 25, "nested deeper than 20", "(" * 20 + "-->" + "(" * 5),
+        ("discrete(x)", COUNT, "discrete(-->x)"),
+        ("discrete[3]", "expected a form such as discrete(4)", "-->discrete[3]"),
+        ("discrete(3", "'(' was never closed", "discrete-->(3"),
+        ("discrete(3_000_000_000)", COUNT, "discrete(-->3_000_000_000)"),
+        ("float[20_000,20_000]", "more than 100,000,000 values", "float[-->20_000,20_000]"),
+        ("{}", FORMS, "-->{}"),
+        ("()", FORMS, "-->()"),
+        ("open('x')", FORMS, "-->open('x')"),
+        ("{1: float[1]}", "expected different names", "-->{1: float[1]}"),
+        ("{**a}", "expected different names", "-->{**a}"),
+        ("{a: float[1]", "'{' was never closed", "-->{a: float[1]"),
+        ("{a: float[1], a: float[2]}", "expected different names", "-->{a: float[1], a: float[2]}"),
+        (NESTED, "nested deeper than 20", "(" * 20 + "-->" + "float[1]" + ",)" * 11 + "..."),
         (
-            "{units: {kind: discrete(750)[12], features: float[12;32]}, clock: float[1], b: float[1]}",  # noqa: E501
-            "expected ] or ,",
-            "...e(750)[12], features: float[12-->;32]}, clock: float[1], b: flo...",
+            "{units: {kind: discrete(750)[12], features: float[12.5,32]}, clock: float[1]}",
+            COUNT,
+            "...ete(750)[12], features: float[-->12.5,32]}, clock: float[1]}",
         ),
-        ("{a:\n\n float[1],\n b}", "expected :", "{a: float[1], b-->}"),
+        ("{a:\n\n float[0],\n b: float[1]}", COUNT, "{a: float[-->0], b: float[1]}"),
     ],
 )  # fmt: skip
 def test_a_syntax_error_is_shown_with_its_position(text, why, place):

@@ -452,17 +452,17 @@ def test_busy_ms_computes_as_long_as_set(make):
         ({"data": "device"}, "data must be one of generated, synthetic, got 'device'"),
         ({"task": "match"}, "task must be true or false, got 'match'"),
         ({"lenght": 4}, f'{NAME} has no setting "lenght". Did you mean "length"?'),
-        ({"obs": "float[3"}, 'obs: expected ] or , at the --> in "float[3-->"'),
+        ({"obs": "float[3"}, "obs: '[' was never closed at the --> in \"float-->[3\""),
         ({"obs": None}, 'obs must be a text such as "float[4]", got None'),
-        ({"act": "float"}, 'act: expected [ at the --> in "float-->"'),
+        ({"act": "float"}, 'act: expected a form such as float[4] at the --> in "-->float"'),
         (
             {"act": "uint8[3]"},
             "act must be discrete, multidiscrete, multibinary or a box of floats, got 'uint8[3]'",
         ),
         (
-            {"act": "(discrete(2))"},
+            {"act": "(discrete(2),)"},
             "act must be discrete, multidiscrete, multibinary or a box of floats,"
-            " got '(discrete(2))'",
+            " got '(discrete(2),)'",
         ),
         (
             {"obs": "discrete(1)", "task": True},

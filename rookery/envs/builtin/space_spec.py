@@ -1,23 +1,16 @@
-"""Parser for spaces written as text, such as "{units: discrete(750)[12], clock: float[1]}".
+"""Spaces written as text, such as "{units: discrete(750)[12], clock: float[1]}".
 
-    space    = dict | tuple | box | discrete | multidiscrete | multibinary | known
-    dict     = "{" name ":" space { "," name ":" space } "}"
-    tuple    = "(" space { "," space } ")"
-    box      = dtype shape [ "(" low "," high ")" ]
-    discrete = "discrete" "(" count ")" [ shape ]
-    multidiscrete = "multidiscrete" "[" count { "," count } "]"
-    multibinary   = "multibinary" shape
-    shape    = "[" size { "," size } "]"
-    known    = a name in NAMED_OBS or NAMED_ACT
-
-Whitespace is allowed between any two tokens. `dtype` is one of SPEC_DTYPES; a name consists of
-letters, digits and "_" and does not begin with a digit; counts and sizes are whole numbers >= 1.
+- `float[84,84]` and `uint8[3](0,9)`: a Box of a type in SPEC_DTYPES, with bounds or without
+- `discrete(6)` and `discrete(6)[2,3]`: a Discrete space, and a MultiDiscrete of this shape
+- `multidiscrete[3,4]`: these counts; `multibinary[7]`: this shape
+- `{name: space, name: space}` and `(space, space)`: a Dict and a Tuple; `(space,)` has one part
+- a name in NAMED_OBS or NAMED_ACT
 """
 
 from __future__ import annotations
 
+import ast
 import math
-import re
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,150 +51,109 @@ DEEPEST = 20
 SHOWN = 30
 """Characters shown before and after the position of an error."""
 
-TOKEN = re.compile(
-    r"\s*([A-Za-z_]\w*|[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\S|$)", re.ASCII
-)
-"""A name, a number, any other character, or the end of the text."""
-
 
 def parse_space(text: object, setting: str, named: dict[str, str] | None = None) -> Space[Any]:
     """Return the space that `text` describes or names; errors begin with `setting`."""
     if not isinstance(text, str):
         raise BadInput(f'{setting} must be a text such as "float[4]", got {text!r}')
-    parser = Parser(text, setting, named or {})
-    space = parser.space()
-    if parser.token:
-        parser.fail("expected the end of the text")
-    return space
+    spec = SpaceSpec(" ".join(text.split()), setting, named or {})
+    try:
+        return spec.space(ast.parse(spec.text, mode="eval").body)
+    except SyntaxError as error:
+        spec.fail((error.offset or 1) - 1, error.msg)
+    except (ValueError, RecursionError, MemoryError):
+        spec.fail(0, "cannot be read")
 
 
-class Parser:
-    """Recursive-descent parser; `token` is the next token, not consumed yet."""
+class SpaceSpec:
+    """Makes a space of a text that Python has parsed as an expression."""
 
     def __init__(self, text: str, setting: str, named: dict[str, str]):
         self.text, self.setting, self.named = text, setting, named
-        self.token = ""
-        self.depth = self.start = self.end = 0
-        self.advance()
 
-    def space(self) -> Space[Any]:
-        if self.depth == DEEPEST:
-            self.fail(f"nested deeper than {DEEPEST}")
-        self.depth += 1
-        space = self.one()
-        self.depth -= 1
-        return space
-
-    def one(self) -> Space[Any]:
-        kind = self.token
-        if kind == "{":
-            return self.dictionary()
-        if kind == "(":
-            return spaces.Tuple(self.several("(", self.space, ")"))
+    def space(self, node: ast.expr, depth: int = 1) -> Space[Any]:
+        if depth > DEEPEST:
+            self.fail(node, f"nested deeper than {DEEPEST}")
+        match node:
+            case ast.Dict(keys=[_, *_] as keys, values=parts):
+                names = [key.id for key in keys if isinstance(key, ast.Name)]
+                if len(set(names)) < len(keys):
+                    self.fail(node, "expected different names")
+                made = [self.space(part, depth + 1) for part in parts]
+                return spaces.Dict(dict(zip(names, made, strict=True)))
+            case ast.Tuple(elts=[_, *_] as parts):
+                return spaces.Tuple([self.space(part, depth + 1) for part in parts])
+            case ast.Name(id=name) if name in self.named:
+                return parse_space(self.named[name], self.setting)
+            case ast.Call(func=ast.Name(id="discrete"), args=[count]):
+                return spaces.Discrete(self.count(count))
+            case ast.Subscript(value=ast.Call(func=ast.Name(id="discrete"), args=[count])):
+                return spaces.MultiDiscrete(np.full(self.shape(node.slice), self.count(count)))
+            case ast.Subscript(value=ast.Name(id="multidiscrete")):
+                return spaces.MultiDiscrete([self.count(x) for x in elements(node.slice)])
+            case ast.Subscript(value=ast.Name(id="multibinary")):
+                return spaces.MultiBinary(self.shape(node.slice))
+            case ast.Subscript(value=ast.Name(id=kind)) if kind in SPEC_DTYPES:
+                return self.box(kind, node.slice, [])
+            case ast.Call(func=ast.Subscript(value=ast.Name(id=kind)) as sized, args=bounds) if (
+                kind in SPEC_DTYPES
+            ):
+                return self.box(kind, sized.slice, bounds)
+        word = next((x.id for x in ast.walk(node) if isinstance(x, ast.Name)), "")
+        if word in KINDS:
+            example = "discrete(4)" if word == "discrete" else f"{word}[4]"
+            self.fail(node, f"expected a form such as {example}")
         known = (*KINDS, *self.named)
-        if kind not in known:
-            self.fail(f"expected {{, ( or one of {', '.join(known)}", nearest(kind, known))
-        self.advance()
-        if kind in self.named:
-            return parse_space(self.named[kind], self.setting)
-        if kind == "discrete":
-            return self.discrete()
-        if kind == "multidiscrete":
-            return spaces.MultiDiscrete(self.several("[", self.count, "]"))
-        shape = self.shape()
-        return spaces.MultiBinary(shape) if kind == "multibinary" else self.box(shape, kind)
+        forms = "{name: space}, (space, space) or one of " + ", ".join(known)
+        self.fail(node, f"expected {forms}", nearest(word, known))
 
-    def dictionary(self) -> Space[Any]:
-        parts: dict[str, Space[Any]] = {}
-
-        def entry() -> None:
-            name = self.token
-            if not name.isidentifier():
-                self.fail("expected a name")
-            if name in parts:
-                self.fail(f'duplicate name "{name}"')
-            self.advance()
-            self.expect(":")
-            parts[name] = self.space()
-
-        self.several("{", entry, "}")
-        return spaces.Dict(parts)
-
-    def discrete(self) -> Space[Any]:
-        self.expect("(")
-        count = self.count()
-        self.expect(")")
-        if self.token != "[":
-            return spaces.Discrete(count)
-        return spaces.MultiDiscrete(np.full(self.shape(), count))
-
-    def box(self, shape: tuple[int, ...], kind: str) -> Space[Any]:
+    def box(self, kind: str, shape: ast.expr, bounds: list[ast.expr]) -> spaces.Box:
         dtype = np.dtype(SPEC_DTYPES[kind])
         real = np.issubdtype(dtype, np.floating)
         info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
-        if self.token != "(":
+        if not bounds:
             low, high = (-np.inf, np.inf) if real else (info.min, info.max)
-            return spaces.Box(low, high, shape, dtype.type)
-        start = self.start
-        bounds = self.several("(", lambda: self.bound(info, real), ")")
-        if len(bounds) != 2 or not dtype.type(bounds[0]) < dtype.type(bounds[1]):
-            self.start = start
-            self.fail("expected two bounds, the lower one first")
-        return spaces.Box(bounds[0], bounds[1], shape, dtype.type)
+            return spaces.Box(low, high, self.shape(shape), dtype.type)
+        values = [self.number(x, float if real else int) for x in bounds]
+        for bound, value in zip(bounds, values, strict=True):
+            if value is None or not int(info.min) <= value <= int(info.max):
+                self.fail(
+                    bound, f"expected a {'' if real else 'whole '}number that {dtype} can hold"
+                )
+        if len(values) != 2 or not dtype.type(values[0]) < dtype.type(values[1]):
+            self.fail(bounds[0], "expected two bounds, the lower one first")
+        return spaces.Box(values[0], values[1], self.shape(shape), dtype.type)
 
-    def bound(self, info: Any, real: bool) -> Any:
-        try:
-            value = float(self.token) if real else int(self.token)
-            fits = int(info.min) <= value <= int(info.max)
-        except ValueError:
-            fits = False
-        if not fits:
-            self.fail(f"expected a {'' if real else 'whole '}number that {info.dtype} can hold")
-        self.advance()
-        return value
-
-    def shape(self) -> tuple[int, ...]:
-        start = self.start
-        sizes = tuple(self.several("[", self.count, "]"))
+    def shape(self, node: ast.expr) -> tuple[int, ...]:
+        sizes = tuple(self.count(x) for x in elements(node))
         if math.prod(sizes) > MOST_VALUES:
-            self.start = start
-            self.fail(f"more than {MOST_VALUES:,} values")
+            self.fail(node, f"more than {MOST_VALUES:,} values")
         return sizes
 
-    def count(self) -> int:
-        try:
-            value = int(self.token)
-        except ValueError:
-            value = 0
-        if not 1 <= value <= MOST_CODES:
-            self.fail("expected a whole number >= 1" if value < 1 else f"more than {MOST_CODES:,}")
-        self.advance()
+    def count(self, node: ast.expr) -> int:
+        value = self.number(node, int)
+        if value is None or not 1 <= value <= MOST_CODES:
+            self.fail(node, f"expected a whole number from 1 to {MOST_CODES:,}")
         return value
 
-    def several(self, opening: str, item: Any, closing: str) -> list[Any]:
-        """Parse one or more comma-separated items between two tokens."""
-        self.expect(opening)
-        found = [item()]
-        while self.token == ",":
-            self.advance()
-            found.append(item())
-        self.expect(closing, " or ,")
-        return found
+    def number(self, node: ast.expr, kind: type) -> Any:
+        """Return a number as `kind`; None if the node is something else."""
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError):
+            return None
+        return value if type(value) in (int, kind) else None
 
-    def expect(self, token: str, other: str = "") -> None:
-        if self.token != token:
-            self.fail(f"expected {token}{other}")
-        self.advance()
-
-    def advance(self) -> None:
-        """Go to the next token; "" is the end of the text."""
-        match = TOKEN.match(self.text, self.end)
-        assert match is not None
-        self.token, self.start, self.end = match[1], match.start(1), match.end()
-
-    def fail(self, why: str, remedy: str = "") -> NoReturn:
-        before, after = self.text[: self.start], self.text[self.start :]
+    def fail(self, place: ast.expr | int, why: str, remedy: str = "") -> NoReturn:
+        """Raise an error that shows the position of a node or a character."""
+        start = place if isinstance(place, int) else place.col_offset
+        before, after = self.text[:start], self.text[start:]
         before = before if len(before) <= SHOWN else "..." + before[-SHOWN:]
         after = after if len(after) <= SHOWN else after[:SHOWN] + "..."
-        shown = " ".join(f"{before}-->{after}".split())
+        shown = f"{before}-->{after}"
         raise BadInput(f'{self.setting}: {why} at the --> in "{shown}"{remedy and "." + remedy}')
+
+
+def elements(node: ast.expr) -> list[ast.expr]:
+    """Return the elements between brackets."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
