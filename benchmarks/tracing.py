@@ -22,7 +22,7 @@ from rookery.backends.factory import make_backend
 from rookery.backends.serial import Serial
 from rookery.config import resolve
 from rookery.data.steps import Batch
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.tracing import program, trace
 
 REPLAY = {"warm_up": 200, "capacity": 4_000}

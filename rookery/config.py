@@ -42,7 +42,7 @@ class RayConfig:
     replay_shards: int | None = None
     """Number of shards of the replay memory; none: one for each learner."""
     learner_restarts: int = 3
-    """Most restarts of lost learners or replay shards."""
+    """Most restarts of the learners, which are replaced together, and of each replay shard."""
     start_seconds: float = 120.0
     """Longest wait for the cluster to place a worker, and for that worker to be ready."""
     status_seconds: float = 30.0

@@ -18,7 +18,8 @@ from rookery.algorithms.ppo import PPO
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import map_batch, tree_map
 from rookery.learning.actor import Actor
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.networks.build import NetConfig
 
 CPU = torch.device("cpu")

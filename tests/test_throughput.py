@@ -8,7 +8,7 @@ from scenes import CPU
 import rookery
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.runs import checkpoint
 
 STEPS = 3_000

@@ -294,7 +294,8 @@ class ReplayAlgorithm(Algorithm):
 
 
 class LadderAlgorithm(ReplayAlgorithm):
-    """Actors that explore with different epsilons and play while the learner learns."""
+    """Actors that explore with different epsilons, from the largest down a ladder to the least, and
+    play while the learner learns."""
 
     asynchronous = True
     config: LadderConfig

@@ -32,7 +32,8 @@ from rookery.envs import (
 )
 from rookery.errors import require
 from rookery.learning.actor import Actor
-from rookery.learning.learner import Learner, Reducer
+from rookery.learning.learner import Learner
+from rookery.learning.reduce import Reducer
 from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
 from rookery.memory import budget
 from rookery.memory.replay import Replay

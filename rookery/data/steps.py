@@ -49,7 +49,7 @@ class Lanes(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Result of `Algorithm.act` for a batch of observations."""
+    """Result of `Algorithm.choose` for a batch of observations."""
 
     action: Tensor
     """Actions in the form the algorithm learns from, [B, ...]."""

@@ -1,4 +1,4 @@
-"""The learner: the only place where gradients are computed and parameters change."""
+"""The learner: the only place where gradients are computed, clipped and handed to the optimizer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
+from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
 from rookery.tracing import TracedFunction
 
@@ -61,33 +62,6 @@ class Outcome(NamedTuple):
     priorities: Tensor | None
 
 
-class Reducer:
-    """Communication between ranks, which all make the same calls in the same order.
-
-    Subclasses communicate; this class is for a single process.
-    """
-
-    name = "one process"
-    rank = 0
-    world = 1
-
-    def sum(self, tensor: Tensor) -> None:
-        """Replace `tensor` by its sum over ranks, on every rank."""
-
-    def sum_to_first(self, tensor: Tensor) -> None:
-        """Replace `tensor` by its sum over ranks, on rank 0."""
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Replace `tensor` by that of rank 0."""
-
-    def gather(self, item: Any) -> list[Any]:
-        """Return the items of all ranks, by rank, on every rank."""
-        return [item]
-
-    def close(self) -> None:
-        """Leave the group."""
-
-
 class Learner:
     """Loss, gradient, reduction over ranks, clipping, step."""
 
@@ -116,7 +90,7 @@ class Learner:
         self.norms, self.metrics = self.sums[0], self.sums[1:]
         self.counted = 0
         limited = algorithm.config.max_grad_norm > 0
-        self.divisor = torch.ones((), device=device) if limited else None
+        self.clip_divisor = torch.ones((), device=device) if limited else None
         """The gradient is divided by this, so that its norm is at most max_grad_norm."""
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         """Rows, or windows of a replay, learned from over all ranks."""
@@ -179,7 +153,7 @@ class Learner:
         self.algorithm.before_update(self.generator)
         if self.in_one_piece:
             outcome = Outcome(False, self.gradient(batch))
-            self.optimizer.step(self.divisor)
+            self.optimizer.step(self.clip_divisor)
             self.count_update()
             self.learn_s += time.perf_counter() - start
             return outcome
@@ -230,7 +204,7 @@ class Learner:
         values = torch.stack([loss.total, *loss.metrics.values()]).detach()
         self.flat.spare[: len(values)].add_(values)
         if whole:
-            self.measure(statistics)
+            self.measure_and_clip(statistics)
         return loss.priorities
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
@@ -253,8 +227,8 @@ class Learner:
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
         if self.config.sync == "allreduce" or self.reducer.rank == 0:
-            self.measure(statistics)
-            self.optimizer.step(self.divisor)
+            self.measure_and_clip(statistics)
+            self.optimizer.step(self.clip_divisor)
         if self.config.sync == "broadcast":
             for values in (self.flat.values, self.sums, self.samples):
                 self.reduce(self.reducer.broadcast, values)
@@ -267,12 +241,12 @@ class Learner:
         self.algorithm.after_update(self.updates)
 
     @torch.no_grad()
-    def measure(self, statistics: Tensor) -> None:
+    def measure_and_clip(self, statistics: Tensor) -> None:
         """Add up gradient norm, metrics and samples; set the divisor that clips the gradient."""
         norm = torch.dot(self.flat.grad, self.flat.grad).sqrt()
-        if self.divisor is not None:
+        if self.clip_divisor is not None:
             limit = self.algorithm.config.max_grad_norm
-            self.divisor.copy_((norm / limit).clamp(min=1))
+            self.clip_divisor.copy_((norm / limit).clamp(min=1))
         self.norms.add_(norm)
         self.metrics.add_(self.flat.spare)
         self.samples.add_(statistics[0])

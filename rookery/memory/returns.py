@@ -66,6 +66,7 @@ def n_step(reward: Any, discount: Any, mask: Any, gamma: float, n: int) -> NStep
     count = len(mask) - n
     playing = last = mask[:count]
     total = playing * reward[:count]
+    # A row where the sum has ended changes neither the sum nor the factor: 1 - playing is 1.
     factor = 1 - playing + gamma * playing * discount[:count]
     for k in range(1, n):
         rows = slice(k, k + count)

@@ -20,7 +20,7 @@ from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
 from rookery.diagnostics.profiling import Profile
 from rookery.errors import RookeryError, RunFailed
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
 from rookery.processes import STOP_SIGNALS, handling_signals
 from rookery.reports import draw_split

@@ -17,7 +17,7 @@ from rookery.backends.ranks.launch import launch
 from rookery.config import RunConfig, from_values, resolve, to_values
 from rookery.envs import make_env, registered
 from rookery.errors import RookeryError, require
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.machine import cores, cores_each, device_of
 from rookery.processes import RankPlace, rank_place
 from rookery.reports import require_matplotlib

@@ -10,7 +10,8 @@ from rookery.algorithms.dqn import DQN, noisy_layers
 from rookery.algorithms.off_policy import transition_td
 from rookery.data.steps import Batch, Steps
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.networks.build import NetConfig
 from rookery.networks.q import expected_value, project_onto_atoms
 

@@ -21,7 +21,8 @@ from rookery.backends.serial import learn_from
 from rookery.data.steps import Batch, Steps
 from rookery.envs import EnvOptions, frame_stack_of, make_env, register_env
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.memory.distributions import Prioritized
 from rookery.networks.build import NetConfig
 from rookery.runs import checkpoint

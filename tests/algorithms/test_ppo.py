@@ -11,7 +11,8 @@ from scenes import CPU, FLAT, Lanes, Loop, a_batch, make, ppo, shaken
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO, clipped_objective, value_error
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.memory.returns import gae
 from rookery.networks.build import NetConfig
 from rookery.networks.recurrent import resets

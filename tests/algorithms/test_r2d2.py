@@ -18,7 +18,8 @@ from rookery.algorithms.r2d2 import (
 from rookery.data.steps import Batch, Steps
 from rookery.data.tree import tree_map
 from rookery.errors import BadInput
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.memory.returns import rescale, unrescale
 from rookery.networks.build import NetConfig
 from rookery.networks.q import Inputs

@@ -14,7 +14,7 @@ from rookery.backends.factory import make_backend, seeds, share_of
 from rookery.config import resolve
 from rookery.envs import statistics
 from rookery.errors import BadInput
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 
 SMALL = {
     "use_preset": False,

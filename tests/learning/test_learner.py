@@ -14,7 +14,8 @@ from rookery.algorithms.ppo import PPO
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Loss
 from rookery.errors import BadInput, Diverged
-from rookery.learning.learner import Learner, LearnerConfig, Reducer, check_network_matches
+from rookery.learning.learner import Learner, LearnerConfig, check_network_matches
+from rookery.learning.reduce import Reducer
 from rookery.networks.build import NetConfig
 
 

@@ -10,7 +10,8 @@ from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.algorithms.vpg import VPG
 from rookery.data.steps import Batch
-from rookery.learning.learner import Learner, LearnerConfig, Reducer
+from rookery.learning.learner import Learner, LearnerConfig
+from rookery.learning.reduce import Reducer
 from rookery.networks.build import NetConfig
 
 LANES, UPDATES = 9, 4

@@ -16,7 +16,7 @@ from rookery.algorithms.dqn import DQN
 from rookery.algorithms.ppo import PPO
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.tracing.function import TracedFunction
 from rookery.tracing.recorder import Recording
 

@@ -6,7 +6,7 @@ from scenes import CPU
 
 from rookery.backends.factory import make_backend
 from rookery.config import resolve
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 
 KL = {"rollout_steps": 16, "max_kl": 100.0}
 ROUNDING = {"rtol": 1e-4, "atol": 1e-5}

@@ -119,7 +119,7 @@ def test_resuming_continues_counters_schedule_and_optimizer(tmp_path):
 def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
     from rookery.backends.factory import make_backend
     from rookery.config import resolve
-    from rookery.learning.learner import Reducer
+    from rookery.learning.reduce import Reducer
     from rookery.training.reporter import Progress
 
     config = resolve(

@@ -16,7 +16,7 @@ import torch
 from rookery.algorithms.base import Spaces
 from rookery.backends import factory
 from rookery.backends.common import ActorWithWeights, Prefetch, learn_from
-from rookery.backends.ranks.join import Torch, transport_for
+from rookery.backends.ranks.join import transport_for
 from rookery.backends.ranks.launch import free_port
 from rookery.backends.ray.messages import (
     LearnerReport,
@@ -35,7 +35,7 @@ from rookery.backends.ray.remote_replay import RemoteReplay, SegmentIntake
 from rookery.config import RunConfig
 from rookery.data.steps import Batch, Lanes, Segment
 from rookery.envs import register_env, statistics
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer, Torch
 from rookery.machine import cores, device_of, keep_freed_memory
 from rookery.memory.base import Memory
 from rookery.memory.replay import Replay

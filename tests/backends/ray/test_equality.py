@@ -14,7 +14,7 @@ from rookery.backends.ray.asynchronous import shard_config
 from rookery.backends.ray.messages import Origin, to_arrays
 from rookery.backends.ray.workers import LearnerWorker, ShardWorker, WorkerSpec
 from rookery.config import resolve
-from rookery.learning.learner import Reducer
+from rookery.learning.reduce import Reducer
 from rookery.runs import checkpoint
 
 BOTH = {"normalize_obs": True, "normalize_reward": True}
