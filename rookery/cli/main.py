@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rookery import __version__
 from rookery.errors import RookeryError, nearest
-from rookery.fields import peek_flag
 
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
@@ -60,6 +59,8 @@ def prepare_threads(args: Sequence[str]) -> None:
     """Set variables that OpenMP reads when NumPy and torch load: the number of threads, and how
     long waiting threads spin. The default spin count makes small operations ten times slower
     when another process uses a core; this one does not, and is as fast on an idle machine."""
+    from rookery.fields import peek_flag  # not for --help, which answers at once
+
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     threads = peek_flag(args, "--threads") or ""
     if threads.isdigit():
