@@ -19,7 +19,7 @@ PACKAGE = Path(rookery.__file__).parent
 LAYERS = {
     "cli": {
         *("training", "backends", "config", "algorithms", "envs", "runs", "fields"),
-        *("scaling", "sweep", "slurm", "reports", "bench", "export"),
+        *("scaling", "sweep", "slurm", "reports", "bench", "export", "diagnostics"),
     },
     "export": {"training", "learning", "algorithms", "envs", "runs", "data", "fields"},
     "sweep": {"config", "scaling", "bench", "backends", "runs", "fields"},
@@ -35,7 +35,7 @@ LAYERS = {
         *("config", "learning", "algorithms", "memory", "networks", "envs", "runs", "data"),
         "training",
     },
-    "diagnostics": {"runs", "data"},
+    "diagnostics": {"backends", "config", "learning", "algorithms", "runs", "data"},
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
     "learning": {"algorithms", "networks", "tracing", "data"},
     "algorithms": {"memory", "networks", "tracing", "data"},

@@ -17,6 +17,7 @@ COMMANDS = {
     "scaling": "ALGO ENV      measure how speed grows with the number of actors",
     "sweep": "ALGO ENV      search for good hyperparameters",
     "slurm": "ALGO ENV      write a batch script for a Slurm cluster, and submit it",
+    "graph": "ALGO ENV      print the layers of the network and draw the graph of a loss",
     "bench": "SPEC...       run the benchmarks of YAML specs",
     "serve": "ENV           serve an environment to agents in other processes",
     "envs": "[WORD]        list the available environments",
