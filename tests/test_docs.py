@@ -15,8 +15,9 @@ import yaml
 from rookery_server.__main__ import parser as server_parser
 
 import rookery.envs
-from rookery.algorithms import algorithm_class
+from rookery.algorithms import ALGORITHMS, algorithm_class
 from rookery.cli import evaluate as evaluate_command
+from rookery.cli import graph as graph_command
 from rookery.cli import serve as serve_command
 from rookery.cli import train as train_command
 from rookery.cli.main import COMMANDS, main
@@ -128,6 +129,14 @@ def check_serve(args: list[str]) -> None:
         check_env(names[0])
 
 
+def check_graph(args: list[str]) -> None:
+    if "--help" in args:
+        assert graph_command.main(args) == 0
+        return
+    made, _ = graph_command.parse(args)
+    check_env(made.config.environment)
+
+
 def check(command: list[str]) -> None:
     """Raise unless the command is valid; cheap commands (lists and help) are run."""
     if command[0] == "train":
@@ -136,6 +145,8 @@ def check(command: list[str]) -> None:
         check_evaluate(command[1:])
     elif command[0] == "serve":
         check_serve(command[1:])
+    elif command[0] == "graph":
+        check_graph(command[1:])
     else:
         require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: unknown command")
         assert main(command) == 0
@@ -183,6 +194,8 @@ def test_readme_commands_parse():
         "rookery evaluate runs/a --episode 3",
         "rookery evaluate random NoSuch-v0",
         "rookery serve CartPole-v1 --prot 5555",
+        "rookery graph ppo CartPole-v1 --step 2",
+        "rookery graph ppo NoSuch-v0",
         "rookery fly",
     ],
 )
@@ -215,6 +228,7 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     """Run the Python blocks of a page one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rookery.envs.registry, "_registered", {})
+    monkeypatch.setattr(rookery.algorithms.base, "ALGORITHMS", dict(ALGORITHMS))
     names = {"__name__": "__main__"}
     for block in blocks_of(page, "python"):
         # Blank lines first, so that tracebacks show the line of the page.
