@@ -35,7 +35,9 @@ LAYERS = {
         *("config", "learning", "algorithms", "memory", "networks", "envs", "runs", "data"),
         "training",
     },
-    "diagnostics": {"backends", "config", "learning", "algorithms", "runs", "data"},
+    "diagnostics": {
+        *("backends", "config", "learning", "algorithms", "envs", "runs", "reports", "data"),
+    },
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
     "learning": {"algorithms", "networks", "tracing", "data"},
     "algorithms": {"memory", "networks", "tracing", "data"},
