@@ -107,6 +107,9 @@ class RunConfig:
     """Episodes of each evaluation."""
     eval_epsilon: float = 0.0
     """Share of random actions in evaluations; the other actions are greedy."""
+    random_baseline: bool = True
+    """Report the return of a random policy beside the agent's; it is measured for at most a second
+    where it is not cached."""
     warm_up_updates: int = 10
     """Updates before throughput and latency are measured."""
     profile: bool = False

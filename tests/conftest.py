@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Ray runs its workers at a niceness of 15: beside a busy process they would hardly run at all.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# The user's cache of random returns must neither change results nor be changed.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="rookery-cache-")
 
 TOGETHER = ("backends/ray", "slurm")
 """Folders whose tests share a cluster, or daemons with fixed ports."""

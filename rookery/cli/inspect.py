@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.printing import print_json
 from rookery.diagnostics.inspection import Inspection, inspect_env
 from rookery.diagnostics.inspection_checks import CHECKS
 from rookery.diagnostics.inspection_picture import draw_env
 from rookery.envs import EnvOptions
 from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
+from rookery.runs.files import to_json
 from rookery.runs.run import file_safe
 
 USAGE = "rookery inspect ENV [options]  look at an environment as training uses it, and check it\n"
@@ -62,7 +62,7 @@ def main(args: Sequence[str]) -> int:
     file = Path(options.picture or f"inspect_{file_safe(names[0])}.png")
     notes = [] if options.no_picture else draw_env(names[0], options.env, options.seed, file)
     if options.json:
-        print_json({**found.to_dict(), "notes": notes})
+        print(to_json({**found.to_dict(), "notes": notes}))
     else:
         print_facts(found)
         print_checks(found)

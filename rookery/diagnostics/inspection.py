@@ -13,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Spaces
-from rookery.diagnostics import random_baseline
 from rookery.diagnostics.inspection_checks import (
     CHECKS,
     ENDLESS_ROWS,
@@ -29,19 +28,16 @@ from rookery.diagnostics.inspection_plays import (
     ended_episodes,
     first_difference,
     overwrites_observations,
-    play,
+    play_rows,
     shares_observations,
 )
-from rookery.diagnostics.random_baseline import Baseline
+from rookery.diagnostics.random_baseline import BASELINE_LANES, cached_or_measured
 from rookery.envs import EnvOptions, make_env, plays_atari
 from rookery.envs.engines.atari import MAX_EPISODE_FRAMES
 from rookery.envs.factory import resolve_options
-from rookery.envs.remote.naming import is_served
-from rookery.envs.spaces import dotted, space_leaves
-from rookery.envs.wrappers.episodes import wrapper_chain
-from rookery.envs.wrappers.guard import estimated_bounds
-from rookery.envs.wrappers.moments import Array
-from rookery.errors import RunFailed
+from rookery.envs.registry import is_served
+from rookery.envs.spaces import Array, dotted, space_leaves
+from rookery.envs.wrappers.episodes import estimated_bounds, wrapper_chain
 from rookery.learning.policy import RandomPolicy
 
 LEAST_ROWS, MOST_ROWS = 500, ENDLESS_ROWS
@@ -91,31 +87,22 @@ def inspect_env(
     options = options or EnvOptions()
     make = partial(make_env, name, options, num_envs=num_envs)
     described = make()
-    facts = describe(name, options, described)
+    facts = env_facts(name, options, described)
     checks_bounds = options.check_bounds and not estimated_bounds(raw_env(described), name)
     described.close()
-    evidence = gather(name, make, seed, seconds, facts["time_limit"], checks_bounds)
+    evidence = gather_evidence(name, make, seed, seconds, facts["time_limit"], checks_bounds)
     findings, unchecked = run_checks(evidence)
     facts |= played(evidence)
     broken = evidence.free.failure is not None or not evidence.free.rows
-    baseline = None if broken else measured_return(name, options, seconds)
+    baseline = None if broken else cached_or_measured(name, options, seconds)
     facts["random_return"] = None if baseline is None else baseline._asdict()
-    facts["random_text"] = f"not measured: {random_baseline.LANES} episodes take over {seconds:g} s"
+    facts["random_text"] = f"not measured: {BASELINE_LANES} episodes take over {seconds:g} s"
     if baseline is not None:
         facts["random_text"] = f"{baseline} (95 % interval, {baseline.episodes} episodes)"
     return Inspection(facts, findings, unchecked)
 
 
-def measured_return(name: str, options: EnvOptions, seconds: float) -> Baseline | None:
-    """Return the cached return of the random policy, or measure it for at most `seconds`; None if
-    that is too short, or the environment fails."""
-    try:
-        return random_baseline.cached_or_measured(name, options, seconds=seconds)
-    except RunFailed:
-        return None
-
-
-def gather(
+def gather_evidence(
     name: str,
     make: Callable[[], VectorEnv[Any, Any, Any]],
     seed: int,
@@ -127,7 +114,7 @@ def gather(
     env = make()
     obs_space, action_space = raw_env(env).single_observation_space, env.single_action_space
     shares_lanes = same_objects(raw_env(env))
-    free = play(env, random_actions(env, seed), seed, until(seconds))
+    free = play_rows(env, random_actions(env, seed), seed, until(seconds))
     actions, masked = free.action, free.masks is not None
     row_s = free.seconds / max(free.rows, 1)
     affordable = max(20, int(REPEATED_S / max(row_s, 1e-9)))
@@ -140,17 +127,19 @@ def gather(
     for i in range(1, 3):
         if not in_step or equal_lanes(in_step[0]):
             env = make()
-            in_step.append(play(env, led_by_first(actions, masked), seed + 1000 * i, stop_at(rows)))
+            in_step.append(
+                play_rows(env, led_by_first(actions, masked), seed + 1000 * i, stop_at(rows))
+            )
     other = make()
     return Evidence(
         free=free,
-        repeated=play(make(), repeat(), seed, stop_at(long)),
+        repeated=play_rows(make(), repeat(), seed, stop_at(long)),
         after_ends=(
-            play(make(), repeat(changed_after_ends(free, action_space)), seed, stop_at(long))
+            play_rows(make(), repeat(changed_after_ends(free, action_space)), seed, stop_at(long))
             if has_end
             else None
         ),
-        other_actions=play(other, random_actions(other, seed + 1), seed, stop_at(rows)),
+        other_actions=play_rows(other, random_actions(other, seed + 1), seed, stop_at(rows)),
         in_step=in_step,
         obs_space=obs_space,
         action_space=action_space,
@@ -249,7 +238,7 @@ def same_objects(raw: Any) -> bool:
     return len({id(env.unwrapped) for env in singles}) < len(singles)
 
 
-def describe(name: str, options: EnvOptions, env: Any) -> dict[str, Any]:
+def env_facts(name: str, options: EnvOptions, env: Any) -> dict[str, Any]:
     """Return spaces, engine, wrappers and limits of an environment."""
     raw, resolved = raw_env(env), resolve_options(name, options)
     single = (getattr(raw, "envs", None) or [None])[0]
@@ -260,9 +249,9 @@ def describe(name: str, options: EnvOptions, env: Any) -> dict[str, Any]:
         "environment": name,
         "engine": env.engine,
         "num_envs": env.num_envs,
-        "observation_space": text(raw.single_observation_space),
-        "network_input": text(env.single_observation_space),
-        "action_space": text(env.single_action_space),
+        "observation_space": space_text(raw.single_observation_space),
+        "network_input": space_text(env.single_observation_space),
+        "action_space": space_text(env.single_action_space),
         "wrappers": [type(layer).__name__ for layer in wrapper_chain(env)],
         "single_wrappers": [type(layer).__name__ for layer in wrapper_chain(single)],
         "autoreset": env.metadata["autoreset_mode"].name,
@@ -272,10 +261,10 @@ def describe(name: str, options: EnvOptions, env: Any) -> dict[str, Any]:
     }
 
 
-def text(space: Any) -> str:
+def space_text(space: Any) -> str:
     """Return a space in a line; a Box with its shape, type and widest bounds."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        leaves = (f"{dotted(path)}: {text(leaf)}" for path, leaf in space_leaves(space))
+        leaves = (f"{dotted(path)}: {space_text(leaf)}" for path, leaf in space_leaves(space))
         return "{" + ", ".join(leaves) + "}"
     if isinstance(space, spaces.Box):
         shape = "x".join(map(str, space.shape)) or "scalar"

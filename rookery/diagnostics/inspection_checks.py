@@ -10,9 +10,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rookery.diagnostics.inspection_plays import MASK, Play, ended_episodes, first_difference
-from rookery.envs.spaces import Path, dotted, space_leaves
-from rookery.envs.wrappers.guard import leaf_check
-from rookery.envs.wrappers.moments import Array
+from rookery.envs.spaces import Array, located, space_leaves
+from rookery.envs.wrappers.episodes import leaf_check
 
 Severity = Literal["error", "warning"]
 FEW_EPISODES = 5
@@ -65,7 +64,7 @@ class Unchecked(NamedTuple):
     reason: str
 
 
-Outcome = str | Unchecked | None
+CheckOutcome = str | Unchecked | None
 """What is wrong, why that is unknown, or None: nothing is wrong."""
 
 
@@ -74,7 +73,7 @@ class EnvCheck(NamedTuple):
 
     name: str
     severity: Severity
-    find: Callable[[Evidence], Outcome]
+    find: Callable[[Evidence], CheckOutcome]
     remedy: str
 
 
@@ -100,19 +99,19 @@ def run_checks(evidence: Evidence) -> tuple[list[Finding], dict[str, str]]:
     return findings, unchecked
 
 
-def not_finite(e: Evidence) -> Outcome:
+def not_finite(e: Evidence) -> CheckOutcome:
     """NaN or infinity in observations or rewards."""
     for path, rows in e.free.obs.items():
         if np.issubdtype(rows.dtype, np.floating) and not np.isfinite(rows).all():
             row, lane = np.argwhere(~np.isfinite(rows))[0][:2]
-            return f"the observation{at(path)} of row {row}, environment {lane}, is not finite"
+            return f"the observation{located(path)} of row {row}, environment {lane}, is not finite"
     if not np.isfinite(e.free.reward).all():
         row, lane = np.argwhere(~np.isfinite(e.free.reward))[0]
         return f"the reward of row {row}, environment {lane}, is {e.free.reward[row, lane]}"
     return None
 
 
-def outside_space(e: Evidence) -> Outcome:
+def outside_space(e: Evidence) -> CheckOutcome:
     """Finite observations that are not in the observation space, as the training guard sees it."""
     for path, leaf in space_leaves(e.obs_space):
         rows, check = e.free.obs[path], leaf_check(leaf, e.checks_bounds)
@@ -121,17 +120,17 @@ def outside_space(e: Evidence) -> Outcome:
         if isinstance(leaf, spaces.Box):
             rows = np.where(np.isfinite(rows), rows, np.clip(0, leaf.low, leaf.high))
         if wrong := check(rows.reshape(-1, *rows.shape[2:])):
-            return f"the environment returned {wrong}{at(path)}"
+            return f"the environment returned {wrong}{located(path)}"
     return None
 
 
-def raises(e: Evidence) -> Outcome:
+def raises(e: Evidence) -> CheckOutcome:
     """An error of the environment that no other check explains."""
     explained = e.free.failure and (not_finite(e) or outside_space(e))
     return None if explained else e.free.failure
 
 
-def seed_repeats(e: Evidence) -> Outcome:
+def seed_repeats(e: Evidence) -> CheckOutcome:
     """The same seed and actions must give the same rows."""
     row = first_difference(e.free, e.repeated, e.repeated.rows)
     if row is None:
@@ -140,7 +139,7 @@ def seed_repeats(e: Evidence) -> Outcome:
     return f"the same seed and actions in a new environment gave other values from {where} on"
 
 
-def copied_lanes(e: Evidence) -> Outcome:
+def copied_lanes(e: Evidence) -> CheckOutcome:
     """Environments that run in parallel must not be copies of each other."""
     if e.shares_lanes:
         return "several of the parallel environments are the same Python object"
@@ -173,7 +172,7 @@ def starts_vary(play: Play) -> bool:
     return False
 
 
-def ignores_actions(e: Evidence) -> Outcome:
+def ignores_actions(e: Evidence) -> CheckOutcome:
     """Other actions must lead to other rows."""
     if getattr(e.action_space, "n", 2) == 1:
         return Unchecked("there is only one action")
@@ -185,7 +184,7 @@ def ignores_actions(e: Evidence) -> Outcome:
     return f"other actions gave the same observations, rewards and ends in {rows} rows"
 
 
-def autoreset(e: Evidence) -> Outcome:
+def autoreset(e: Evidence) -> CheckOutcome:
     """The row after an episode's end must reset and ignore its action (NEXT_STEP)."""
     if e.free.final_in_info:
         return 'infos contain "final_obs": the last observation is not in the stream of rows'
@@ -202,7 +201,7 @@ def autoreset(e: Evidence) -> Outcome:
     return f"the action on the row after an episode's end has an effect (row {row})"
 
 
-def final_observation(e: Evidence) -> Outcome:
+def final_observation(e: Evidence) -> CheckOutcome:
     """An episode's last observation must not be the first one of the next episode."""
     if isinstance(autoreset(e), str):
         return None  # that explains it
@@ -239,7 +238,7 @@ def among(firsts: Array, values: Array, leaf: Space[Any]) -> Array:
     return np.array([value.tobytes() in known for value in values])
 
 
-def limit_terminates(e: Evidence) -> Outcome:
+def limit_terminates(e: Evidence) -> CheckOutcome:
     """A time limit must truncate an episode, not terminate it."""
     ended = ended_episodes(e.free)
     if len(ended) < FEW_EPISODES:
@@ -256,7 +255,7 @@ def limit_terminates(e: Evidence) -> Outcome:
     )
 
 
-def failure_truncates(e: Evidence) -> Outcome:
+def failure_truncates(e: Evidence) -> CheckOutcome:
     """Truncation must come from a limit, not from success or failure."""
     ended = ended_episodes(e.free)
     cut = [each.length for each in ended if each.truncated and not each.terminated]
@@ -270,7 +269,7 @@ def failure_truncates(e: Evidence) -> Outcome:
     )
 
 
-def endless(e: Evidence) -> Outcome:
+def endless(e: Evidence) -> CheckOutcome:
     """Episodes must end, if only by a time limit."""
     done, rows = e.free.terminated | e.free.truncated, e.free.rows
     if done.any() or e.free.failure:
@@ -284,7 +283,7 @@ def endless(e: Evidence) -> Outcome:
     return f"no episode ended in {rows:,} rows of {done.shape[1]} environments; no limit is known"
 
 
-def constant(e: Evidence) -> Outcome:
+def constant(e: Evidence) -> CheckOutcome:
     """Observations must change."""
     for path, leaf in space_leaves(e.obs_space):
         rows = e.free.obs[path]
@@ -294,20 +293,20 @@ def constant(e: Evidence) -> Outcome:
             return Unchecked(f"fewer than {FEW_ROWS} observations were recorded")
         still = (rows == rows[0, 0]).all(axis=(0, 1))
         if still.all():
-            return f"the observation{at(path)} never changed in {len(rows):,} rows"
+            return f"the observation{located(path)} never changed in {len(rows):,} rows"
         vector = isinstance(leaf, spaces.Box) and len(leaf.shape) == 1
         if vector and still.any():
             which = np.flatnonzero(still)
             names = ", ".join(map(str, which[:NAMED_COMPONENTS]))
             more = ", ..." if len(which) > NAMED_COMPONENTS else ""
             return (
-                f"{len(which)} of {still.size} components of the observation{at(path)} never"
+                f"{len(which)} of {still.size} components of the observation{located(path)} never"
                 f" changed in {len(rows):,} rows: {names}{more}"
             )
     return None
 
 
-def reused_buffers(e: Evidence) -> Outcome:
+def reused_buffers(e: Evidence) -> CheckOutcome:
     """Arrays that were handed over must not be changed afterwards."""
     if e.free.changed_actions:
         return "the environment writes into the array of actions that it is given"
@@ -318,7 +317,7 @@ def reused_buffers(e: Evidence) -> Outcome:
     return None
 
 
-def reward_scale(e: Evidence) -> Outcome:
+def reward_scale(e: Evidence) -> CheckOutcome:
     """The learner's rewards should be of the order of 1."""
     rewards = e.free.learner_reward
     rewards = rewards[~e.free.resetting[: len(rewards)]]
@@ -334,7 +333,7 @@ def reward_scale(e: Evidence) -> Outcome:
     )
 
 
-def empty_masks(e: Evidence) -> Outcome:
+def empty_masks(e: Evidence) -> CheckOutcome:
     """Some action must be legal wherever one is chosen."""
     if e.free.masks is None:
         return None
@@ -346,11 +345,6 @@ def empty_masks(e: Evidence) -> Outcome:
         f"no action is legal in {np.count_nonzero(none_legal):,} of {none_legal.size:,} masks,"
         f" first in row {row}, environment {lane}"
     )
-
-
-def at(path: Path) -> str:
-    """Return ' at "key.0"' for a part of a nested observation, '' for a whole one."""
-    return f' at "{dotted(path)}"' if path else ""
 
 
 CHECKS = [

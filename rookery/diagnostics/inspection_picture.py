@@ -13,13 +13,11 @@ from gymnasium import Space, spaces
 from rookery.algorithms.base import Spaces
 from rookery.data.tree import tree_map
 from rookery.diagnostics.inspection_plays import Tap, tapped
-from rookery.envs import EnvOptions, make_env
-from rookery.envs.spaces import Path, dotted, part_at, space_leaves
-from rookery.envs.wrappers.moments import Array
+from rookery.envs import EnvOptions, make_env, plays_atari
+from rookery.envs.spaces import Array, Path, dotted, part_at, space_leaves
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.policy import RandomPolicy
-from rookery.reports import require_matplotlib
-from rookery.runs.files import writing
+from rookery.reports import require_matplotlib, save_figure
 
 VIEWED_ROWS = 300
 """Rows of a view, for ranges and histograms."""
@@ -35,7 +33,7 @@ COLOURS = {"range": "#9ec1f0", "middle": "#3b7dd8", "mean": "#1d3557", "space": 
 
 
 @dataclass(frozen=True)
-class View:
+class EnvView:
     """Rows of one environment, with frames where it can be rendered."""
 
     title: str
@@ -57,9 +55,9 @@ class View:
         return [row for row in SHOWN_ROWS if row < count]
 
 
-def look(name: str, options: EnvOptions, seed: int, rows: int = VIEWED_ROWS) -> View:
+def look(name: str, options: EnvOptions, seed: int, rows: int = VIEWED_ROWS) -> EnvView:
     """Play one environment with random actions and return what it showed."""
-    env, no_frames = rendered(name, options)
+    env, no_frames = render_env(name, options)
     tap = tapped(env)
     policy = RandomPolicy(Spaces(env.single_observation_space, env.single_action_space), seed)
     seen: list[Any] = []
@@ -75,7 +73,7 @@ def look(name: str, options: EnvOptions, seed: int, rows: int = VIEWED_ROWS) -> 
             obs, *_ = env.step(action)
     finally:
         env.close()
-    return View(
+    return EnvView(
         title=name,
         raw_space=tap.single_observation_space,
         raw=raw_rows(tap, rows),
@@ -94,11 +92,11 @@ def raw_rows(tap: Tap, rows: int) -> dict[Path, Array]:
     return {path: np.array([r[i][0] for r in tap.obs[:rows]]) for i, path in enumerate(tap.leaves)}
 
 
-def rendered(name: str, options: EnvOptions) -> tuple[Any, str | None]:
+def render_env(name: str, options: EnvOptions) -> tuple[Any, str | None]:
     """Return one environment that renders frames, or one that does not and the reason."""
     plain = make_env(name, options)
     modes = plain.metadata.get("render_modes") or ()
-    if "rgb_array" not in modes:
+    if "rgb_array" not in modes and not plays_atari(name):
         return plain, f'its render_modes {list(modes)} have no "rgb_array"'
     try:
         env = make_env(name, options, render_mode="rgb_array")
@@ -123,7 +121,7 @@ def frame_of(env: Any) -> tuple[Array | None, str | None]:
     return frame, None
 
 
-def is_image(leaf: Space[Any]) -> bool:
+def drawn_as_image(leaf: Space[Any]) -> bool:
     """True if a leaf is drawn as pictures."""
     shape = leaf.shape or ()
     return isinstance(leaf, spaces.Box) and len(shape) >= 2 and min(sorted(shape)[-2:]) >= 8
@@ -132,12 +130,12 @@ def is_image(leaf: Space[Any]) -> bool:
 def channels(value: Array) -> list[tuple[str, Array]]:
     """Return the channels [H, W] of one image or stack, each with its name."""
     if value.ndim == 2:
-        return [("", value)]
+        return [("0", value)]
     if value.ndim == 3 and value.shape[-1] <= 4 < min(value.shape[:2]):
         names = "RGB" if value.shape[-1] == 3 else "0123"
         return [(names[i], value[..., i]) for i in range(value.shape[-1])]
     return [
-        (f"{i} {name}".strip(), channel)
+        (f"{i}" if part.ndim == 2 else f"{i} {name}", channel)
         for i, part in enumerate(value)
         for name, channel in channels(part)
     ]
@@ -153,50 +151,48 @@ def draw_env(name: str, options: EnvOptions, seed: int, picture: FilePath) -> li
         view = look(name, options, seed)
     except RunFailed as error:
         return [f"picture: none, since {error}"]
-    draw(view, picture)
+    draw_view(view, picture)
     lines = [f"picture: {picture}"]
     if view.no_frames:
         lines.insert(0, f"cannot be rendered, numbers instead of frames: {view.no_frames}")
     return lines
 
 
-def draw(view: View, picture: FilePath) -> None:
+def draw_view(view: EnvView, picture: FilePath) -> None:
     """Write the picture of a view."""
     from matplotlib.figure import Figure
 
     parts = list(space_leaves(view.seen_space))[:MOST_PARTS]
-    images = any(is_image(leaf) for _, leaf in parts)
+    images = any(drawn_as_image(leaf) for _, leaf in parts)
     heights = [part_height(view, path, leaf) for path, leaf in parts]
     top = [] if images else [2.6]
     figure = Figure(figsize=(13, 0.7 + sum(top) + sum(heights)), layout="constrained")
-    figure.suptitle(headline(view))
+    figure.suptitle(picture_title(view))
     grid: Any = figure.subfigures(len(top) + len(parts), 1, height_ratios=[*top, *heights])
     sections = np.atleast_1d(grid)
     if top:
         draw_frames(sections[0], view)
     for section, (path, leaf) in zip(sections[len(top) :], parts, strict=True):
         name = dotted(path) or "observation"
-        if is_image(leaf):
+        if drawn_as_image(leaf):
             draw_image(section, view, path, name)
         elif isinstance(leaf, spaces.Box):
             draw_vector(section, view, path, leaf, name)
         else:
             draw_counts(section, view.seen[path], name)
-    with writing(picture):
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(picture, dpi=100)
+    save_figure(figure, picture)
 
 
-def headline(view: View) -> str:
+def picture_title(view: EnvView) -> str:
     """Return the title of a picture."""
     count = len(next(iter(view.seen.values())))
     text = f"{view.title}: what the network gets, {count} rows of one environment"
     return text + (f"\ncannot be rendered: {view.no_frames}" if view.no_frames else "")
 
 
-def part_height(view: View, path: Path, leaf: Space[Any]) -> float:
+def part_height(view: EnvView, path: Path, leaf: Space[Any]) -> float:
     """Return the height of a part's section in inches."""
-    if is_image(leaf):
+    if drawn_as_image(leaf):
         return 1.9 * len(view.rows)
     size = math.prod(leaf.shape or ())
     if isinstance(leaf, spaces.Box) and size <= NAMED_COMPONENTS_DRAWN:
@@ -204,7 +200,7 @@ def part_height(view: View, path: Path, leaf: Space[Any]) -> float:
     return 3.0
 
 
-def draw_frames(section: Any, view: View) -> None:
+def draw_frames(section: Any, view: EnvView) -> None:
     """Draw the raw frames in a row, or the numbers of the raw observations."""
     for axes, row in zip(
         np.atleast_1d(section.subplots(1, len(view.rows))), view.rows, strict=True
@@ -214,7 +210,7 @@ def draw_frames(section: Any, view: View) -> None:
         draw_raw(axes, view, row)
 
 
-def draw_raw(axes: Any, view: View, row: int) -> None:
+def draw_raw(axes: Any, view: EnvView, row: int) -> None:
     """Draw the frame of a row; without frames, write the raw observation's numbers."""
     if row in view.frames:
         axes.imshow(view.frames[row])
@@ -231,7 +227,7 @@ def draw_raw(axes: Any, view: View, row: int) -> None:
     )
 
 
-def draw_image(section: Any, view: View, path: Path, name: str) -> None:
+def draw_image(section: Any, view: EnvView, path: Path, name: str) -> None:
     """Draw for every shown row the raw frame, every channel, and a histogram."""
     values, rows = view.seen[path], view.rows
     count = min(len(channels(values[0])), MOST_CHANNELS)
@@ -246,7 +242,7 @@ def draw_image(section: Any, view: View, path: Path, name: str) -> None:
         for axes, (label, channel) in zip(line[1:-1], channels(values[row]), strict=False):
             axes.imshow(channel, cmap="gray", vmin=low, vmax=high)
             axes.set_title(
-                f"{label}: {channel.min():.4g} to {channel.max():.4g}".lstrip(": "), fontsize=8
+                f"channel {label}: {channel.min():.4g} to {channel.max():.4g}", fontsize=8
             )
             axes.set_axis_off()
         line[-1].hist(values[row].ravel(), bins=32, range=(low, high or 1), color=COLOURS["middle"])
@@ -259,7 +255,7 @@ def draw_image(section: Any, view: View, path: Path, name: str) -> None:
     )
 
 
-def draw_vector(section: Any, view: View, path: Path, leaf: Any, name: str) -> None:
+def draw_vector(section: Any, view: EnvView, path: Path, leaf: Any, name: str) -> None:
     """Draw the range of every component, raw and as the network gets it if that differs, and a
     histogram of the network's values."""
     seen, raw = view.seen[path], view.raw.get(path, view.seen[path])

@@ -11,10 +11,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rookery.data.tree import tree_map
-from rookery.envs.spaces import Path, part_at, space_leaves
-from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step, wrapper_chain
-from rookery.envs.wrappers.guard import Guard
-from rookery.envs.wrappers.moments import Array
+from rookery.envs.spaces import Array, Path, part_at, space_leaves
+from rookery.envs.wrappers.episodes import BaseWrapper, Guard, Reset, Step, wrapper_chain
 from rookery.errors import RunFailed
 
 Choose = Callable[[int, Any], Array | None]
@@ -167,7 +165,7 @@ def tapped(env: VectorEnv[Any, Any, Any]) -> Tap:
     return guard.env
 
 
-def play(
+def play_rows(
     env: VectorEnv[Any, Any, Any],
     choose: Choose,
     seed: int,
@@ -191,10 +189,10 @@ def play(
         failure = str(error)
     finally:
         env.close()
-    return made_of(tap, learner_rewards, failure)
+    return play_of(tap, learner_rewards, failure)
 
 
-def made_of(tap: Tap, learner_rewards: list[Array], failure: str | None) -> Play:
+def play_of(tap: Tap, learner_rewards: list[Array], failure: str | None) -> Play:
     """Return what a Tap has kept as a Play."""
     lanes, rows = tap.num_envs, len(tap.returned)
     reward, terminated, truncated = (

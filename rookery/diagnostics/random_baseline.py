@@ -23,19 +23,17 @@ from rookery.algorithms.base import Spaces
 from rookery.data.tree import Tree
 from rookery.envs import EnvOptions, make_env, plays_atari, registered
 from rookery.envs.factory import resolve_options
-from rookery.envs.remote.naming import is_served
-from rookery.errors import RookeryError
-from rookery.learning.evaluate import Scores, evaluate
-from rookery.learning.policy import RandomPolicy
+from rookery.envs.registry import is_served
+from rookery.errors import RookeryError, RunFailed
+from rookery.learning.policy import RandomPolicy, Scores, evaluate
 from rookery.machine import versions
 from rookery.runs.files import write_json
 
-EPISODES = 100
-"""Episodes of a measurement."""
-LANES = 16
+BASELINE_EPISODES = 100
+BASELINE_LANES = 8
 """Most environments that play in parallel."""
 BASELINE_SEED = 1_000_003
-SHARE_OF_TIME = 0.8
+SHARE_OF_TIME = 0.5
 """Share of the time that further episodes are planned for, judged by the first ones."""
 
 
@@ -68,22 +66,22 @@ class TimedPolicy(RandomPolicy):
         return super().decide(obs, reward, state)
 
 
-def measure(
+def measure_baseline(
     environment: str,
     options: EnvOptions | None = None,
-    episodes: int = EPISODES,
+    episodes: int = BASELINE_EPISODES,
     seed: int = BASELINE_SEED,
     seconds: float | None = None,
 ) -> Scores | None:
     """Return the scores of exactly `episodes` random episodes on environments of their own.
 
     With `seconds` it returns those of fewer episodes if there is not enough time, and None if
-    there is none for one episode in each of up to 16 environments. How many episodes are played is
+    there is none for one episode in each of up to 8 environments. How many episodes are played is
     decided after the first ones, whatever the length of the later ones, so short episodes are not
     favoured. The global random generators are left as they were.
     """
     start = time.monotonic()
-    lanes = min(episodes, LANES)
+    lanes = min(episodes, BASELINE_LANES)
     with own_random_state():
         env = make_env(environment, options, num_envs=lanes, training=False)
         spaces = Spaces(env.single_observation_space, env.single_action_space)
@@ -92,9 +90,10 @@ def measure(
             if seconds is None:
                 return evaluate(policy, env, episodes, seed)
             policy.until = start + seconds
+            began = time.monotonic()
             first = evaluate(policy, env, lanes, seed)
-            passed = time.monotonic() - start
-            rounds = int(SHARE_OF_TIME * (seconds - passed) / passed)
+            now = time.monotonic()
+            rounds = int(SHARE_OF_TIME * (policy.until - now) / (now - began))
             more = min(episodes - lanes, lanes * rounds)
             return joined(first, policy, env, more, seed + lanes) if more > 0 else first
         except TimeUp:
@@ -126,11 +125,10 @@ def own_random_state() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def baseline_of(scores: Scores) -> Baseline:
-    """Return mean and normal 95 % interval of evaluated episodes."""
-    count = len(scores.returns)
-    deviation = float(scores.returns.std(ddof=1)) if count > 1 else math.nan
-    return Baseline(float(scores.returns.mean()), 1.96 * deviation / math.sqrt(count), count)
+def baseline_of(mean: float, deviation: float, episodes: int) -> Baseline:
+    """Return a baseline with the normal 95 % interval, 1.96 s / sqrt(n), where s^2 = deviation^2
+    n / (n - 1)."""
+    return Baseline(mean, 1.96 * deviation / math.sqrt(max(episodes - 1, 1)), episodes)
 
 
 def cached(environment: str, options: EnvOptions | None = None) -> Baseline | None:
@@ -145,9 +143,9 @@ def cached(environment: str, options: EnvOptions | None = None) -> Baseline | No
 
 
 def store(environment: str, options: EnvOptions | None, baseline: Baseline) -> None:
-    """Write a baseline to the cache, unless the cache has one of more episodes or cannot be
-    written."""
-    path = cache_path(environment, options)
+    """Write a baseline to the cache, unless it has fewer than 8 episodes, the cache has one of
+    more, or it cannot be written."""
+    path = cache_path(environment, options) if baseline.episodes >= BASELINE_LANES else None
     before = cached(environment, options)
     if path is None or (before is not None and before.episodes > baseline.episodes):
         return
@@ -162,15 +160,29 @@ def cached_or_measured(
     environment: str, options: EnvOptions | None = None, seconds: float = 1.0
 ) -> Baseline | None:
     """Return the cached baseline, or measure it for at most `seconds` and store it; None if that
-    time is too short."""
+    time is too short, or the environment fails."""
     if (found := cached(environment, options)) is not None:
         return found
-    scores = measure(environment, options, seconds=seconds)
+    try:
+        scores = measure_baseline(environment, options, seconds=seconds)
+    except RunFailed:
+        return None
     if scores is None:
         return None
-    baseline = baseline_of(scores)
+    returns = scores.returns
+    baseline = baseline_of(float(returns.mean()), float(returns.std()), len(returns))
     store(environment, options, baseline)
     return baseline
+
+
+def baseline_of_run(environment: str, options: EnvOptions, may_play: bool) -> Baseline | None:
+    """Return the cached baseline for a run that starts; if there is none, measure it for at most a
+    second, but only if `may_play` and for environments of installed packages: a second copy of a
+    user's own environment may not be safe to make."""
+    installed = environment in gymnasium.registry or environment.startswith("envpool:")
+    if may_play and (installed or plays_atari(environment)) and environment not in registered():
+        return cached_or_measured(environment, options)
+    return cached(environment, options)
 
 
 def cache_path(environment: str, options: EnvOptions | None) -> Path | None:

@@ -158,6 +158,7 @@ class CsvSink(Callback):
 
 _TAGS = {
     "episodes": "episode/count",
+    "random_return": "episode/random_return",
     "env_steps": "progress/env_steps",
     "updates": "progress/updates",
     "seconds": "time/seconds",

@@ -162,6 +162,8 @@ class Reporter:
         self.updates_seen = progress.updates
         self.scores: dict[str, float] = {}
         """Columns of an evaluation, for the next report."""
+        self.baseline: dict[str, float] = {}
+        """Columns of every report: the return of a random policy."""
         self.last_report: dict[str, float] = {}
         self.start_clock()
 
@@ -219,6 +221,7 @@ class Reporter:
             self.logged_input = True
             self.announce(f"input: {self.progress.input_bytes / 1e6:,.3f} MB a batch")
         columns = self.progress.columns() | self.speeds(workers, elapsed) | metrics | self.scores
+        columns |= self.baseline
         self.scores = {}
         self.last_report |= columns
         for callback in self.callbacks:

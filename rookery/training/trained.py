@@ -11,6 +11,7 @@ import torch
 from rookery.backends.common import load_normalizer
 from rookery.backends.factory import make_algorithm, spaces_of
 from rookery.config import RunConfig, from_values
+from rookery.diagnostics.random_baseline import baseline_of, store
 from rookery.envs import human_normalized, make_env
 from rookery.errors import require
 from rookery.learning.evaluate import evaluate
@@ -142,7 +143,10 @@ def evaluate_random(
     """Scores of a policy that draws its actions evenly: what learning has to beat."""
     env = make_env(environment, options, num_envs=min(episodes, EVALUATION_LANES), training=False)
     policy = RandomPolicy(spaces_of(env), seed)
-    return summary(environment, policy, env, episodes, seed) | {"policy": "random", "seed": seed}
+    scores = summary(environment, policy, env, episodes, seed)
+    baseline = baseline_of(scores["return_mean"], scores["return_std"], episodes)
+    store(environment, options, baseline)
+    return scores | {"policy": "random", "seed": seed}
 
 
 def summary(
