@@ -25,7 +25,8 @@ from rookery.envs import EnvOptions, make_env, plays_atari, registered
 from rookery.envs.factory import resolve_options
 from rookery.envs.registry import is_served
 from rookery.errors import RookeryError, RunFailed
-from rookery.learning.policy import RandomPolicy, Scores, evaluate
+from rookery.learning.evaluate import Scores, evaluate
+from rookery.learning.policy import RandomPolicy
 from rookery.machine import versions
 from rookery.runs.files import write_json
 
