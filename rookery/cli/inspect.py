@@ -56,10 +56,11 @@ def main(args: Sequence[str]) -> int:
         not (options.no_picture and options.picture),
         f"--picture {options.picture} has no effect with --no-picture; remove one of them",
     )
+    file = Path(options.picture or f"inspect_{file_safe(names[0])}.png")
+    require(file.parent.is_dir(), f"picture: {file.parent} is not a folder; make it first")
     found = inspect_env(
         names[0], options.env, num_envs=options.envs, seed=options.seed, seconds=options.seconds
     )
-    file = Path(options.picture or f"inspect_{file_safe(names[0])}.png")
     notes = [] if options.no_picture else draw_env(names[0], options.env, options.seed, file)
     if options.json:
         print(to_json({**found.to_dict(), "notes": notes}))

@@ -14,7 +14,7 @@ from rookery.algorithms.base import Spaces
 from rookery.data.tree import tree_map
 from rookery.diagnostics.inspection_plays import Tap, tapped
 from rookery.envs import EnvOptions, make_env, plays_atari
-from rookery.envs.spaces import Array, Path, dotted, part_at, space_leaves
+from rookery.envs.spaces import Array, Path, dotted, part_at, space_leaves, value_range
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.policy import RandomPolicy
 from rookery.reports import require_matplotlib, save_figure
@@ -275,7 +275,9 @@ def draw_ranges(axes: Any, values: Array, space: Any, title: str) -> None:
     low, high = np.nanmin(values, 0), np.nanmax(values, 0)
     five, most = np.nanpercentile(values, [5, 95], axis=0)
     mean, at = np.nanmean(values, 0), np.arange(values.shape[1])
-    bounds = [np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)]
+    bounds = [
+        np.broadcast_to(np.ravel(bound).astype(float), at.shape) for bound in value_range(space)
+    ]
     if len(at) <= NAMED_COMPONENTS_DRAWN:
         axes.barh(
             at, high - low, left=low, height=0.5, color=COLOURS["range"], label="least to greatest"

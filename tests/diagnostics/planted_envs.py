@@ -36,6 +36,17 @@ class Healthy(gymnasium.Env):
         return self.observe(), 1.0, terminated, truncated, {}
 
 
+class Camera(Healthy):
+    """Shows the place as a bright column of an image."""
+
+    observation_space = spaces.Box(0, 255, (12, 16, 3), np.uint8)
+
+    def observe(self):
+        image = np.zeros((12, 16, 3), np.uint8)
+        image[:, int(np.clip(self.place + 8, 0, 15)), 1] = 200
+        return image
+
+
 class Unseeded(Healthy):
     def random(self):
         return np.random.default_rng().uniform(-1, 1)
