@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,11 +164,20 @@ def cached_or_measured(
     time is too short, or the environment fails."""
     if (found := cached(environment, options)) is not None:
         return found
+    path = cache_path(environment, options)
+    slow = None if path is None else path.with_suffix(f".takes_over_{seconds:g}_s")
+    if slow is not None and slow.exists():
+        return None
     try:
         scores = measure_baseline(environment, options, seconds=seconds)
     except RunFailed:
         return None
     if scores is None:
+        # Not to be tried again with the same time at every start of a run.
+        with suppress(OSError):
+            if slow is not None:
+                slow.parent.mkdir(parents=True, exist_ok=True)
+                slow.touch()
         return None
     returns = scores.returns
     baseline = baseline_of(float(returns.mean()), float(returns.std()), len(returns))
@@ -179,9 +188,9 @@ def cached_or_measured(
 def baseline_of_run(environment: str, options: EnvOptions, may_play: bool) -> Baseline | None:
     """Return the cached baseline for a run that starts; if there is none, measure it for at most a
     second, but only if `may_play` and for environments of installed packages: a second copy of a
-    user's own environment may not be safe to make."""
+    user's own environment may not be safe to make. Atari's episodes take longer than a second."""
     installed = environment in gymnasium.registry or environment.startswith("envpool:")
-    if may_play and (installed or plays_atari(environment)) and environment not in registered():
+    if may_play and installed and not (plays_atari(environment) or environment in registered()):
         return cached_or_measured(environment, options)
     return cached(environment, options)
 

@@ -91,6 +91,24 @@ def test_measurement_that_is_cut_short_returns_nothing(row_clock):
     assert measure_baseline("LongOrShort", seconds=50) is None
 
 
+def test_measurement_that_did_not_fit_is_not_repeated_with_the_same_time(row_clock):
+    register_env("LongOrShort", LongOrShort)
+    again = random_baseline.cached_or_measured
+    assert again("LongOrShort", seconds=50) is None
+    random_baseline.measure_baseline, measure = None, random_baseline.measure_baseline
+    try:
+        assert again("LongOrShort", seconds=50) is None
+    finally:
+        random_baseline.measure_baseline = measure
+    assert again("LongOrShort", seconds=800).episodes >= 8
+
+
+def test_run_does_not_measure_atari_games(monkeypatch):
+    monkeypatch.setattr(random_baseline, "measure_baseline", None)
+    for name in ("ALE/Pong-v5", "PongNoFrameskip-v4", "Pong"):
+        assert random_baseline.baseline_of_run(name, EnvOptions(), True) is None
+
+
 def test_measurement_leaves_global_random_generators_alone():
     class UsesGlobal(LongOrShort):
         def step(self, action):
