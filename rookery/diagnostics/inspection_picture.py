@@ -55,7 +55,7 @@ class EnvView:
         return [row for row in SHOWN_ROWS if row < count]
 
 
-def look(name: str, options: EnvOptions, seed: int, rows: int = VIEWED_ROWS) -> EnvView:
+def view_env(name: str, options: EnvOptions, seed: int, rows: int = VIEWED_ROWS) -> EnvView:
     """Play one environment with random actions and return what it showed."""
     env, no_frames = render_env(name, options)
     tap = tapped(env)
@@ -148,7 +148,7 @@ def draw_env(name: str, options: EnvOptions, seed: int, picture: FilePath) -> li
     except BadInput as error:
         return [str(error)]
     try:
-        view = look(name, options, seed)
+        view = view_env(name, options, seed)
     except RunFailed as error:
         return [f"picture: none, since {error}"]
     draw_view(view, picture)

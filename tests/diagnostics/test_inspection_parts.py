@@ -13,7 +13,7 @@ import rookery.envs.registry
 from rookery.cli.main import main
 from rookery.diagnostics import inspection_checks
 from rookery.diagnostics.inspection import inspect_env
-from rookery.diagnostics.inspection_picture import channels, draw_env, look
+from rookery.diagnostics.inspection_picture import channels, draw_env, view_env
 from rookery.diagnostics.inspection_plays import Ended, Play, ended_episodes, first_difference
 from rookery.envs import EnvOptions, register_env
 
@@ -117,7 +117,7 @@ def test_every_channel_is_drawn(shape, names):
 
 def test_view_shows_frames_and_stack():
     pytest.importorskip("cv2")
-    view = look("ALE/Pong-v5", EnvOptions(), seed=1, rows=4)
+    view = view_env("ALE/Pong-v5", EnvOptions(), seed=1, rows=4)
     assert (sorted(view.frames), view.no_frames) == ([0, 2], None)
     assert view.frames[2].shape == (210, 160, 3)
     assert view.seen[()].shape == (4, 4, 84, 84)
