@@ -42,7 +42,7 @@ BOX2D = ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"]
 BOX2D += ["BipedalWalkerHardcore-v3", "CarRacing-v3"]
 GAMES = ["Pong", "Breakout", "SpaceInvaders", "Seaquest", "Qbert", "MsPacman", "Freeway"]
 GAMES += ["MontezumaRevenge", "Enduro", "Boxing"]
-BUILTIN = ["rookery/MaskedCartPole-v1", "rookery/Recall-v1", "rookery/Synthetic-v1"]
+BUILTIN = ["rookery/MaskedCartPole-v1", "rookery/GroupedTetris-v0"]
 
 
 @pytest.fixture(autouse=True)
