@@ -13,6 +13,7 @@ from rookery.errors import RookeryError, nearest
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
+    "doctor": "ALGO          find what is wrong with an algorithm, by probes with exact answers",
     "export": "RUN           write a policy as ONNX and for LibTorch",
     "scaling": "ALGO ENV      measure how speed grows with the number of actors",
     "sweep": "ALGO ENV      search for good hyperparameters",
