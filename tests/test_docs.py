@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import gymnasium
 import pytest
@@ -16,6 +17,7 @@ from rookery_server.__main__ import parser as server_parser
 
 import rookery.envs
 from rookery.algorithms import ALGORITHMS, algorithm_class
+from rookery.cli import doctor as doctor_command
 from rookery.cli import evaluate as evaluate_command
 from rookery.cli import graph as graph_command
 from rookery.cli import serve as serve_command
@@ -24,6 +26,7 @@ from rookery.cli.main import COMMANDS, main
 from rookery.config import default_config, from_values, resolve
 from rookery.errors import BadInput, RookeryError, require
 from rookery.fields import flags_of, from_dict, nest, parse_flags
+from rookery.training.probe_runs import probe_config
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -137,6 +140,15 @@ def check_graph(args: list[str]) -> None:
     check_env(made.config.environment)
 
 
+def check_doctor(args: list[str]) -> None:
+    """Parse arguments as `rookery doctor` does, and make the config of its runs."""
+    if "--help" in args:
+        assert main(["doctor", *args]) == 0
+        return
+    settings, _, options = doctor_command.parse_options(args[0], args[1:])
+    probe_config(args[0], settings, options.preset, not options.no_preset)
+
+
 def check(command: list[str]) -> None:
     """Raise unless the command is valid; cheap commands (lists and help) are run."""
     if command[0] == "train":
@@ -147,6 +159,8 @@ def check(command: list[str]) -> None:
         check_serve(command[1:])
     elif command[0] == "graph":
         check_graph(command[1:])
+    elif command[0] == "doctor":
+        check_doctor(command[1:])
     else:
         require(command[0] in {*COMMANDS, "--help", "--version"}, f"{command[0]}: unknown command")
         assert main(command) == 0
@@ -196,6 +210,8 @@ def test_readme_commands_parse():
         "rookery serve CartPole-v1 --prot 5555",
         "rookery graph ppo CartPole-v1 --step 2",
         "rookery graph ppo NoSuch-v0",
+        "rookery doctor ppo --algo.gama 0.9",
+        "rookery doctor poo",
         "rookery fly",
     ],
 )
@@ -233,7 +249,8 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     for block in blocks_of(page, "python"):
         # Blank lines first, so that tracebacks show the line of the page.
         code = "\n" * (block.line - 1) + textwrap.dedent(block.text)
-        exec(compile(code, page.name, "exec"), names)
+        with patch.dict(ALGORITHMS):
+            exec(compile(code, page.name, "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -29,7 +29,7 @@ LAYERS = {
     "bench": {"runs", "fields"},
     "training": {
         *("backends", "config", "learning", "algorithms", "envs", "runs", "data"),
-        *("diagnostics", "reports"),
+        *("diagnostics", "reports", "memory"),
     },
     "backends": {
         *("config", "learning", "algorithms", "memory", "networks", "envs", "runs", "data"),

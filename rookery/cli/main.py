@@ -14,6 +14,7 @@ COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
     "inspect": "ENV           check an environment, and draw what the network gets",
+    "doctor": "ALGO          find what is wrong with an algorithm, by probes with exact answers",
     "export": "RUN           write a policy as ONNX and for LibTorch",
     "scaling": "ALGO ENV      measure how speed grows with the number of actors",
     "sweep": "ALGO ENV      search for good hyperparameters",

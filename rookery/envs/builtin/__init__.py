@@ -4,6 +4,11 @@ modules are imported when one is made."""
 import gymnasium
 
 BUILTIN = "rookery.envs.builtin"
+PROBE_CLASSES = (
+    *("ConstantValue", "ObservedValue", "DiscountedValue", "DelayedReturn", "BetterAction"),
+    *("TwoDecisions", "RememberedSign", "CutEpisode", "ContinuousAction"),
+)
+"""The classes of rookery/Probe1-v0 to rookery/Probe9-v0, in this order."""
 
 gymnasium.register(
     "rookery/GroupedTetris-v0",
@@ -28,3 +33,5 @@ gymnasium.register(
     entry_point=f"{BUILTIN}.synthetic:Synthetic",
     vector_entry_point=f"{BUILTIN}.synthetic:SyntheticVector",
 )
+for number, probe in enumerate(PROBE_CLASSES, 1):
+    gymnasium.register(f"rookery/Probe{number}-v0", entry_point=f"{BUILTIN}.probes:{probe}")
