@@ -244,7 +244,6 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     """Run the Python blocks of a page one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rookery.envs.registry, "_registered", {})
-    monkeypatch.setattr(rookery.algorithms.base, "ALGORITHMS", dict(ALGORITHMS))
     names = {"__name__": "__main__"}
     for block in blocks_of(page, "python"):
         # Blank lines first, so that tracebacks show the line of the page.

@@ -160,7 +160,7 @@ def test_envs_and_algorithms_are_listed(capsys):
         ([*R2D2, "--net.core", "none"], ["net.core=none", "lstm"]),
         ([*R2D2, "--algo.capacity", "500"], ["algo.capacity=500", "8 environments"]),
         ([*R2D2, "--algo.eta", "1.5"], ["algo.eta", "1.5"]),
-        ([*DQN, "--algo.capacity", "16", "--algo.batch_size", "32"], ["algo.capacity=16", "32"]),
+        ([*DQN, "--algo.capacity", "16"], ["algo.capacity=16", "8 environments", "--envs"]),
         ([*DQN, "--algo.capacity", "40", "--algo.n_step", "5"], ["algo.capacity=40", "window"]),
         ([*DQN, "--algo.capacity", "9999GB"], ["algo.capacity", "9999", "the machine has"]),
         ([*DQN, "--algo.capacity", "plenty"], ["algo.capacity", "plenty", "8GB"]),
