@@ -19,7 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 # The user's cache of random returns must neither change results nor be changed.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="rookery-cache-")
+CACHE = tempfile.TemporaryDirectory(prefix="rookery-cache-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 TOGETHER = ("backends/ray", "slurm")
 """Folders whose tests share a cluster, or daemons with fixed ports."""

@@ -22,7 +22,7 @@ LAYERS = {
         *("scaling", "sweep", "slurm", "reports", "bench", "export", "diagnostics"),
     },
     "export": {"training", "learning", "algorithms", "envs", "runs", "data", "fields"},
-    "sweep": {"config", "scaling", "bench", "backends", "runs", "fields"},
+    "sweep": {"config", "scaling", "backends", "runs", "fields"},
     "slurm": {"backends", "runs", "fields"},
     "scaling": {"backends", "runs", "bench"},
     "reports": {"runs"},

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rookery.bench.spec import DURATION, Benchmark
 from rookery.bench.variants import text_of, variant_label
-from rookery.runs.files import to_text
+from rookery.runs.files import aligned, to_text
 
 TableRow = Mapping[str, Any]
 TABLE_COLUMNS = (
@@ -65,7 +65,8 @@ def plain_text(benchmarks: Iterable[Benchmark], rows: Sequence[TableRow]) -> str
         own = [row for row in rows if row["benchmark"] == benchmark.name]
         if not own:
             continue
-        lines = aligned(_cells(benchmark, own, reasons=False), str.ljust)
+        cells = _cells(benchmark, own, reasons=False)
+        lines = aligned(cells, left=len(cells[0]))
         # A problem of the whole benchmark is reported once.
         reasons = (
             [benchmark.problem]
@@ -81,20 +82,6 @@ def plain_text(benchmarks: Iterable[Benchmark], rows: Sequence[TableRow]) -> str
     if rows and rows[0]["repeats_asked"] > 1:
         parts.append(f"medians of {rows[0]['repeats_asked']} repeats, with {rows[0]['interval']}")
     return "\n\n".join(parts)
-
-
-def aligned(
-    lines: Sequence[Sequence[str]], pad: Callable[[str, int], str] = str.rjust
-) -> list[str]:
-    """Return lines with padded columns: the first aligned left, the others by `pad`."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            pad(text, width) if at else text.ljust(width)
-            for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def _cells(benchmark: Benchmark, rows: Sequence[TableRow], reasons: bool) -> list[list[str]]:

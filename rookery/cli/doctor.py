@@ -15,7 +15,7 @@ from rookery.config import default_config
 from rookery.errors import BadInput, nearest, require
 from rookery.fields import flag_name, from_dict, help_text, nest
 from rookery.runs.files import to_json
-from rookery.training.probe_runs import ProbeResult, run_probes
+from rookery.training.probe_runs import PROBE_GAMMA, PROBE_PRESET, ProbeResult, run_probes
 
 USAGE = """rookery doctor ALGO [options] [options of train]
 
@@ -77,7 +77,7 @@ def examine_algorithm(algorithm: str, args: Sequence[str]) -> int:
     settings, options, train = parse_options(algorithm, args)
     if train.ray_address is not None:
         os.environ["RAY_ADDRESS"] = train.ray_address
-    results = []
+    results: list[ProbeResult] = []
     for result in run_probes(
         algorithm,
         settings,
@@ -87,6 +87,9 @@ def examine_algorithm(algorithm: str, args: Sequence[str]) -> int:
         runs_dir=options.runs_dir,
         callbacks=train.callbacks,
     ):
+        if not results and not train.no_preset:
+            text = f"preset: {PROBE_PRESET}, algo.gamma {PROBE_GAMMA} (--no-preset leaves them out)"
+            print(text, file=sys.stderr)
         results.append(result)
         print(probe_line(result), file=sys.stderr if options.json else sys.stdout, flush=True)
     failed = [result for result in results if result.status == "failed"]

@@ -92,10 +92,17 @@ def print_facts(found: Inspection) -> None:
             "rewards": f"{facts['reward_min']:.4g} to {facts['reward_max']:.4g}",
             "episodes": episodes_text(facts),
             "speed": f"{facts['env_steps_per_second']:,.0f} steps/s with random actions",
-            "random return": facts["random_text"],
+            "random return": random_text(found),
         }
     for name, text in lines.items():
         print(f"  {name:<14} {text}")
+
+
+def random_text(found: Inspection) -> str:
+    """Return the random policy's return in words."""
+    if (baseline := found.baseline) is None:
+        return "not measured: the environment failed, or --seconds is too short for 8 episodes"
+    return f"{baseline} (95 % interval, {baseline.episodes} episodes)"
 
 
 def seeds_text(facts: dict[str, Any]) -> str:

@@ -16,14 +16,13 @@ from rookery.algorithms.base import Spaces
 from rookery.diagnostics.inspection_checks import (
     CHECKS,
     ENDLESS_ROWS,
-    Evidence,
     Finding,
     equal_lanes,
     run_checks,
 )
 from rookery.diagnostics.inspection_plays import (
-    MASK,
     Choose,
+    Evidence,
     Play,
     ended_episodes,
     first_difference,
@@ -31,13 +30,14 @@ from rookery.diagnostics.inspection_plays import (
     play_rows,
     shares_observations,
 )
-from rookery.diagnostics.random_baseline import BASELINE_LANES, cached_or_measured
+from rookery.diagnostics.random_baseline import Baseline, cached_or_measured
 from rookery.envs import EnvOptions, make_env, plays_atari
 from rookery.envs.engines.atari import MAX_EPISODE_FRAMES
 from rookery.envs.factory import resolve_options
 from rookery.envs.registry import is_served
 from rookery.envs.spaces import Array, dotted, space_leaves
 from rookery.envs.wrappers.episodes import estimated_bounds, wrapper_chain
+from rookery.envs.wrappers.observations import MASK_KEY
 from rookery.learning.policy import RandomPolicy
 
 LEAST_ROWS, MOST_ROWS = 500, ENDLESS_ROWS
@@ -61,13 +61,16 @@ class Inspection:
     """What is wrong, errors first."""
     unchecked: dict[str, str]
     """Checks that could not be made, with the reason."""
+    baseline: Baseline | None
+    """Return of the random policy; None if it could not be measured in the time."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return facts, findings and the state of every check."""
         found = {finding.check: finding.severity for finding in self.findings}
         states = {check.name: found.get(check.name, "passed") for check in CHECKS}
         return {
-            **{name: value for name, value in self.facts.items() if name != "random_text"},
+            **self.facts,
+            "random_return": None if self.baseline is None else self.baseline._asdict(),
             "findings": [finding._asdict() for finding in self.findings],
             "checks": states | dict.fromkeys(self.unchecked, "not checked"),
             "not_checked": self.unchecked,
@@ -95,11 +98,7 @@ def inspect_env(
     facts |= played(evidence)
     broken = evidence.free.failure is not None or not evidence.free.rows
     baseline = None if broken else cached_or_measured(name, options, seconds)
-    facts["random_return"] = None if baseline is None else baseline._asdict()
-    facts["random_text"] = f"not measured: {BASELINE_LANES} episodes take over {seconds:g} s"
-    if baseline is not None:
-        facts["random_text"] = f"{baseline} (95 % interval, {baseline.episodes} episodes)"
-    return Inspection(facts, findings, unchecked)
+    return Inspection(facts, findings, unchecked, baseline)
 
 
 def gather_evidence(
@@ -122,7 +121,6 @@ def gather_evidence(
     end = next((each.row for each in ended_episodes(free)), free.rows)
     has_end = end + 2 <= min(affordable, free.rows)
     long = min(max(rows, end + ROWS_AFTER_END), affordable, free.rows) if has_end else rows
-    repeat = partial(replayed, actions)
     in_step: list[Play] = []
     for i in range(1, 3):
         if not in_step or equal_lanes(in_step[0]):
@@ -133,9 +131,9 @@ def gather_evidence(
     other = make()
     return Evidence(
         free=free,
-        repeated=play_rows(make(), repeat(), seed, stop_at(long)),
+        repeated=play_rows(make(), replayed(actions), seed, stop_at(long)),
         after_ends=(
-            play_rows(make(), repeat(changed_after_ends(free, action_space)), seed, stop_at(long))
+            play_rows(make(), replayed(changed_after_ends(free, action_space)), seed, stop_at(long))
             if has_end
             else None
         ),
@@ -178,10 +176,9 @@ def random_actions(env: VectorEnv[Any, Any, Any], seed: int) -> Choose:
     return lambda row, obs: policy.decide(obs, np.zeros(lanes), lanes)[0]
 
 
-def replayed(actions: Array, changed: Array | None = None) -> Choose:
-    """Return a choice of recorded actions, or of `changed` ones of the same shape."""
-    chosen = actions if changed is None else changed
-    return lambda row, obs: np.array(chosen[row])
+def replayed(actions: Array) -> Choose:
+    """Return a choice of recorded actions [T, B, ...]."""
+    return lambda row, obs: np.array(actions[row])
 
 
 def changed_after_ends(free: Play, space: Any) -> Array:
@@ -201,8 +198,8 @@ def led_by_first(actions: Array, masked: bool) -> Choose:
     where a mask of another lane may forbid that."""
 
     def choose(row: int, obs: Any) -> Array | None:
-        if masked and isinstance(obs, dict) and MASK in obs:
-            masks = obs[MASK].reshape(len(obs[MASK]), -1)
+        if masked and isinstance(obs, dict) and MASK_KEY in obs:
+            masks = obs[MASK_KEY].reshape(len(obs[MASK_KEY]), -1)
             if not (masks == masks[0]).all():
                 return None
         return np.broadcast_to(actions[row, :1], actions[row].shape).copy()

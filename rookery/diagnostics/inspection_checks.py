@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from rookery.diagnostics.inspection_plays import MASK, Play, ended_episodes, first_difference
+from rookery.diagnostics.inspection_plays import Evidence, Play, ended_episodes, first_difference
 from rookery.envs.spaces import Array, located, space_leaves
 from rookery.envs.wrappers.episodes import leaf_check
+from rookery.envs.wrappers.observations import MASK_KEY
 
 Severity = Literal["error", "warning"]
 FEW_EPISODES = 5
@@ -26,36 +26,6 @@ REWARD_SCALE = (1e-3, 100.0)
 """Root mean square of the learner's rewards other than 0 that is not reported."""
 NAMED_COMPONENTS = 8
 """Constant components that a message names."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Recorded plays and facts that the checks judge."""
-
-    free: Play
-    """Random actions, different in every lane."""
-    repeated: Play
-    """Seed and actions of `free`, in new environments."""
-    after_ends: Play | None
-    """As `repeated`, but with other actions on reset rows; None: no episode ended soon enough."""
-    other_actions: Play
-    """The seed of `free` with other random actions."""
-    in_step: list[Play]
-    """Plays with other seeds in which all lanes get the actions of lane 0 of `free`; a second one
-    is made only if all lanes of the first are equal."""
-    obs_space: Space[Any]
-    """Space of a single environment's observations, before Rookery's wrappers."""
-    action_space: Space[Any]
-    checks_bounds: bool = True
-    """False: the bounds of the space are only estimates."""
-    time_limit: int | None = None
-    """Known time limit in agent steps."""
-    shares_lanes: bool = False
-    """True if several lanes are the same Python object."""
-    overwrites: bool | None = None
-    """True if a single environment changes an observation that it has returned; None: unknown."""
-    shares_buffers: bool = False
-    """True if the observations of one environment change while another is stepped."""
 
 
 class Unchecked(NamedTuple):
@@ -86,19 +56,43 @@ class Finding(NamedTuple):
     remedy: str
 
 
+CHECKS: list[EnvCheck] = []
+"""All checks of `rookery inspect`, in the order in which they are made."""
+
+Find = Callable[[Evidence], CheckOutcome]
+
+
+def check(name: str, severity: Severity, remedy: str) -> Callable[[Find], Find]:
+    """Return a decorator that adds a function to the checks."""
+
+    def add(find: Find) -> Find:
+        CHECKS.append(EnvCheck(name, severity, find, remedy))
+        return find
+
+    return add
+
+
 def run_checks(evidence: Evidence) -> tuple[list[Finding], dict[str, str]]:
     """Return the findings, errors first, and the reasons of checks that could not be made."""
     findings, unchecked = [], {}
-    for check in CHECKS:
-        outcome = check.find(evidence)
+    for each in CHECKS:
+        outcome = each.find(evidence)
         if isinstance(outcome, Unchecked):
-            unchecked[check.name] = outcome.reason
+            unchecked[each.name] = outcome.reason
         elif outcome is not None:
-            findings.append(Finding(check.name, check.severity, outcome, check.remedy))
+            findings.append(Finding(each.name, each.severity, outcome, each.remedy))
     findings.sort(key=lambda finding: finding.severity != "error")
     return findings, unchecked
 
 
+@check("raises", "error", "correct the environment; 'rookery train' would stop at this")
+def raises(e: Evidence) -> CheckOutcome:
+    """An error of the environment that no other check explains."""
+    explained = e.free.failure and (not_finite(e) or outside_space(e))
+    return None if explained else e.free.failure
+
+
+@check("nan", "error", "look for divisions by 0, logarithms of 0 and overflows in the environment")
 def not_finite(e: Evidence) -> CheckOutcome:
     """NaN or infinity in observations or rewards."""
     for path, rows in e.free.obs.items():
@@ -111,25 +105,30 @@ def not_finite(e: Evidence) -> CheckOutcome:
     return None
 
 
+@check(
+    "outside_space",
+    "error",
+    "correct the observation space; env.check_bounds=false accepts bounds that are estimates",
+)
 def outside_space(e: Evidence) -> CheckOutcome:
     """Finite observations that are not in the observation space, as the training guard sees it."""
     for path, leaf in space_leaves(e.obs_space):
-        rows, check = e.free.obs[path], leaf_check(leaf, e.checks_bounds)
-        if check is None or not len(rows):
+        rows, in_space = e.free.obs[path], leaf_check(leaf, e.checks_bounds)
+        if in_space is None or not len(rows):
             continue
         if isinstance(leaf, spaces.Box):
             rows = np.where(np.isfinite(rows), rows, np.clip(0, leaf.low, leaf.high))
-        if wrong := check(rows.reshape(-1, *rows.shape[2:])):
+        if wrong := in_space(rows.reshape(-1, *rows.shape[2:])):
             return f"the environment returned {wrong}{located(path)}"
     return None
 
 
-def raises(e: Evidence) -> CheckOutcome:
-    """An error of the environment that no other check explains."""
-    explained = e.free.failure and (not_finite(e) or outside_space(e))
-    return None if explained else e.free.failure
-
-
+@check(
+    "seeding",
+    "error",
+    "draw every random number from self.np_random, which reset(seed=...) seeds, and set the"
+    " whole state in reset",
+)
 def seed_repeats(e: Evidence) -> CheckOutcome:
     """The same seed and actions must give the same rows."""
     row = first_difference(e.free, e.repeated, e.repeated.rows)
@@ -139,6 +138,11 @@ def seed_repeats(e: Evidence) -> CheckOutcome:
     return f"the same seed and actions in a new environment gave other values from {where} on"
 
 
+@check(
+    "copied_lanes",
+    "error",
+    "make a new environment at every call, and pass reset(seed=...) on to its generator",
+)
 def copied_lanes(e: Evidence) -> CheckOutcome:
     """Environments that run in parallel must not be copies of each other."""
     if e.shares_lanes:
@@ -172,6 +176,9 @@ def starts_vary(play: Play) -> bool:
     return False
 
 
+@check(
+    "ignored_actions", "error", "check that step uses its action, and that a wrapper passes it on"
+)
 def ignores_actions(e: Evidence) -> CheckOutcome:
     """Other actions must lead to other rows."""
     if getattr(e.action_space, "n", 2) == 1:
@@ -184,6 +191,12 @@ def ignores_actions(e: Evidence) -> CheckOutcome:
     return f"other actions gave the same observations, rewards and ends in {rows} rows"
 
 
+@check(
+    "autoreset",
+    "error",
+    "reset on the step after the end (AutoresetMode.NEXT_STEP): that step ignores its action,"
+    " pays 0 and returns the first observation",
+)
 def autoreset(e: Evidence) -> CheckOutcome:
     """The row after an episode's end must reset and ignore its action (NEXT_STEP)."""
     if e.free.final_in_info:
@@ -201,6 +214,12 @@ def autoreset(e: Evidence) -> CheckOutcome:
     return f"the action on the row after an episode's end has an effect (row {row})"
 
 
+@check(
+    "final_observation",
+    "warning",
+    "return the last observation of the episode from the step that ends it, and do not"
+    " reset inside step",
+)
 def final_observation(e: Evidence) -> CheckOutcome:
     """An episode's last observation must not be the first one of the next episode."""
     if isinstance(autoreset(e), str):
@@ -238,6 +257,12 @@ def among(firsts: Array, values: Array, leaf: Space[Any]) -> Array:
     return np.array([value.tobytes() in known for value in values])
 
 
+@check(
+    "limit_terminates",
+    "warning",
+    "return truncated=True at a time limit, or let env.time_limit do it; if the task itself"
+    " has this length, it is right as it is",
+)
 def limit_terminates(e: Evidence) -> CheckOutcome:
     """A time limit must truncate an episode, not terminate it."""
     ended = ended_episodes(e.free)
@@ -255,6 +280,11 @@ def limit_terminates(e: Evidence) -> CheckOutcome:
     )
 
 
+@check(
+    "failure_truncates",
+    "warning",
+    "return terminated=True where the task has ended, by success or failure",
+)
 def failure_truncates(e: Evidence) -> CheckOutcome:
     """Truncation must come from a limit, not from success or failure."""
     ended = ended_episodes(e.free)
@@ -269,6 +299,7 @@ def failure_truncates(e: Evidence) -> CheckOutcome:
     )
 
 
+@check("endless", "warning", "set env.time_limit to a number of agent steps")
 def endless(e: Evidence) -> CheckOutcome:
     """Episodes must end, if only by a time limit."""
     done, rows = e.free.terminated | e.free.truncated, e.free.rows
@@ -283,11 +314,16 @@ def endless(e: Evidence) -> CheckOutcome:
     return f"no episode ended in {rows:,} rows of {done.shape[1]} environments; no limit is known"
 
 
+@check(
+    "constant_observation",
+    "warning",
+    "check that it is computed anew at every step; leave out what carries no information",
+)
 def constant(e: Evidence) -> CheckOutcome:
     """Observations must change."""
     for path, leaf in space_leaves(e.obs_space):
         rows = e.free.obs[path]
-        if path[-1:] == (MASK,):
+        if path[-1:] == (MASK_KEY,):
             continue
         if len(rows) < FEW_ROWS:
             return Unchecked(f"fewer than {FEW_ROWS} observations were recorded")
@@ -306,6 +342,7 @@ def constant(e: Evidence) -> CheckOutcome:
     return None
 
 
+@check("reused_buffers", "warning", "return a copy, obs.copy(), and change a copy of the actions")
 def reused_buffers(e: Evidence) -> CheckOutcome:
     """Arrays that were handed over must not be changed afterwards."""
     if e.free.changed_actions:
@@ -317,6 +354,11 @@ def reused_buffers(e: Evidence) -> CheckOutcome:
     return None
 
 
+@check(
+    "reward_scale",
+    "warning",
+    "set env.normalize_reward=true or env.clip_reward=true, or scale rewards in the environment",
+)
 def reward_scale(e: Evidence) -> CheckOutcome:
     """The learner's rewards should be of the order of 1."""
     rewards = e.free.learner_reward
@@ -333,6 +375,11 @@ def reward_scale(e: Evidence) -> CheckOutcome:
     )
 
 
+@check(
+    "empty_mask",
+    "error",
+    'allow at least one action in every "action_mask" except after an episode\'s end',
+)
 def empty_masks(e: Evidence) -> CheckOutcome:
     """Some action must be legal wherever one is chosen."""
     if e.free.masks is None:
@@ -345,100 +392,3 @@ def empty_masks(e: Evidence) -> CheckOutcome:
         f"no action is legal in {np.count_nonzero(none_legal):,} of {none_legal.size:,} masks,"
         f" first in row {row}, environment {lane}"
     )
-
-
-CHECKS = [
-    EnvCheck(
-        "raises", "error", raises, "correct the environment; 'rookery train' would stop at this"
-    ),
-    EnvCheck(
-        "nan",
-        "error",
-        not_finite,
-        "look for divisions by 0, logarithms of 0 and overflows in the environment",
-    ),
-    EnvCheck(
-        "outside_space",
-        "error",
-        outside_space,
-        "correct the observation space; env.check_bounds=false accepts bounds that are estimates",
-    ),
-    EnvCheck(
-        "seeding",
-        "error",
-        seed_repeats,
-        "draw every random number from self.np_random, which reset(seed=...) seeds, and set the"
-        " whole state in reset",
-    ),
-    EnvCheck(
-        "copied_lanes",
-        "error",
-        copied_lanes,
-        "make a new environment at every call, and pass reset(seed=...) on to its generator",
-    ),
-    EnvCheck(
-        "ignored_actions",
-        "error",
-        ignores_actions,
-        "check that step uses its action, and that a wrapper passes it on",
-    ),
-    EnvCheck(
-        "autoreset",
-        "error",
-        autoreset,
-        "reset on the step after the end (AutoresetMode.NEXT_STEP): that step ignores its action,"
-        " pays 0 and returns the first observation",
-    ),
-    EnvCheck(
-        "final_observation",
-        "warning",
-        final_observation,
-        "return the last observation of the episode from the step that ends it, and do not reset"
-        " inside step",
-    ),
-    EnvCheck(
-        "limit_terminates",
-        "warning",
-        limit_terminates,
-        "return truncated=True at a time limit, or let env.time_limit do it; if the task itself"
-        " has this length, it is right as it is",
-    ),
-    EnvCheck(
-        "failure_truncates",
-        "warning",
-        failure_truncates,
-        "return terminated=True where the task has ended, by success or failure",
-    ),
-    EnvCheck(
-        "endless",
-        "warning",
-        endless,
-        "set env.time_limit to a number of agent steps",
-    ),
-    EnvCheck(
-        "constant_observation",
-        "warning",
-        constant,
-        "check that it is computed anew at every step; leave out what carries no information",
-    ),
-    EnvCheck(
-        "reused_buffers",
-        "warning",
-        reused_buffers,
-        "return a copy, obs.copy(), and change a copy of the actions",
-    ),
-    EnvCheck(
-        "reward_scale",
-        "warning",
-        reward_scale,
-        "set env.normalize_reward=true or env.clip_reward=true, or scale rewards in the"
-        " environment",
-    ),
-    EnvCheck(
-        "empty_mask",
-        "error",
-        empty_masks,
-        'allow at least one action in every "action_mask" except after an episode\'s end',
-    ),
-]
-"""All checks of `rookery inspect`, in the order in which they are reported."""

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import VectorEnv
 
-from rookery.data.tree import tree_map
+from rookery.data.tree import tree_leaves, tree_map
 from rookery.envs.spaces import Array, Path, part_at, space_leaves
 from rookery.envs.wrappers.episodes import BaseWrapper, Guard, Reset, Step, wrapper_chain
+from rookery.envs.wrappers.observations import MASK_KEY
 from rookery.errors import RunFailed
 
 Choose = Callable[[int, Any], Array | None]
 """Function from a row's number and the observations to the actions; None ends the play."""
-MASK = "action_mask"
 KEPT_BYTES = 96_000_000
 """Most bytes of observations that a play keeps; later rows have rewards and ends only."""
 
@@ -62,6 +63,36 @@ class Play:
         """True for rows whose action is ignored, since the row before ended an episode, [T, B]."""
         done = self.terminated | self.truncated
         return np.concatenate([np.zeros_like(done[:1]), done[:-1]])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Recorded plays and facts that the checks judge."""
+
+    free: Play
+    """Random actions, different in every lane."""
+    repeated: Play
+    """Seed and actions of `free`, in new environments."""
+    after_ends: Play | None
+    """As `repeated`, but with other actions on reset rows; None: no episode ended soon enough."""
+    other_actions: Play
+    """The seed of `free` with other random actions."""
+    in_step: list[Play]
+    """Plays with other seeds in which all lanes get the actions of lane 0 of `free`; a second one
+    is made only if all lanes of the first are equal."""
+    obs_space: Space[Any]
+    """Space of a single environment's observations, before Rookery's wrappers."""
+    action_space: Space[Any]
+    checks_bounds: bool = True
+    """False: the bounds of the space are only estimates."""
+    time_limit: int | None = None
+    """Known time limit in agent steps."""
+    shares_lanes: bool = False
+    """True if several lanes are the same Python object."""
+    overwrites: bool | None = None
+    """True if a single environment changes an observation that it has returned; None: unknown."""
+    shares_buffers: bool = False
+    """True if the observations of one environment change while another is stepped."""
 
 
 class Ended(NamedTuple):
@@ -148,9 +179,9 @@ class Tap(BaseWrapper):
 
     def keep(self, obs: Any, info: dict[str, Any]) -> None:
         """Keep the observations while there is room, and masks of legal actions."""
-        mask = obs.get(MASK) if isinstance(obs, dict) else None
-        mask = info.get(MASK) if mask is None else mask
-        if mask is not None and np.ndim(mask) == 2 and np.all(info.get(f"_{MASK}", True)):
+        mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
+        mask = info.get(MASK_KEY) if mask is None else mask
+        if mask is not None and np.ndim(mask) == 2 and np.all(info.get(f"_{MASK_KEY}", True)):
             self.masks.append(np.array(mask) != 0)
         if self.kept < KEPT_BYTES:
             rows = [np.array(part_at(obs, path)) for path in self.leaves]
@@ -252,6 +283,5 @@ def shares_observations(
 
 def same_tree(one: Any, other: Any) -> bool:
     """True if two nested observations are equal; NaN equals NaN."""
-    equal: list[bool] = []
-    tree_map(lambda a, b: equal.append(bool(np.all((a == b) | ((a != a) & (b != b))))), one, other)
-    return all(equal)
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from rookery.runs.files import aligned
+
 Shape = tuple[int, ...]
 
 
@@ -171,17 +173,7 @@ def table_text(rows: Sequence[LayerRow]) -> str:
     ]
     total = (f"{sum(row.parameters for row in rows):,}", f"{sum(row.flops for row in rows):,}")
     cells.append(("sum", "", "", "", *total))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            [
-                *(text.ljust(width) for text, width in zip(line[:4], widths[:4], strict=True)),
-                *(text.rjust(width) for text, width in zip(line[4:], widths[4:], strict=True)),
-            ]
-        )
-        for line in cells
-    ]
-    return "\n".join(lines)
+    return "\n".join(aligned(cells, left=4))
 
 
 def shape_text(shape: Shape | None) -> str:

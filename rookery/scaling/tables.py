@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.bench.tables import aligned
 from rookery.errors import BadInput, require
-from rookery.runs.files import to_cell, to_text
+from rookery.runs.files import aligned, to_cell, to_text
 
 REFERENCE_COLUMNS = ("series", "environments", "threads", "steps_per_second")
 Results = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -9,10 +9,9 @@ from typing import Any, TextIO
 
 import yaml
 
-from rookery.bench.tables import aligned
 from rookery.config import from_values, preset_base, to_values
 from rookery.fields import flag_name, nest
-from rookery.runs.files import to_cell, to_text, write_text
+from rookery.runs.files import aligned, to_cell, to_text, write_text
 from rookery.sweep.records import SweepFolder, TrialRecord, TrialResources
 from rookery.sweep.space import spell
 

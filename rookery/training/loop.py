@@ -19,7 +19,7 @@ from rookery.backends.factory import make_backend
 from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
 from rookery.diagnostics.profiling import Profile
-from rookery.diagnostics.random_baseline import Baseline, baseline_of_run
+from rookery.diagnostics.random_baseline import baseline_of_run
 from rookery.errors import RookeryError, RunFailed
 from rookery.learning.reduce import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
@@ -59,8 +59,6 @@ class TrainingLoop:
         self.progress = Progress()
         if saved is not None:
             self.progress.load(saved.meta)
-        self.baseline: Baseline | None = None
-        """Return of a random policy."""
         console = console or sys.stdout
         writers: list[Callback] = []
         if run is not None:
@@ -94,21 +92,23 @@ class TrainingLoop:
         if setup.memory is not None:
             self.reporter.announce(setup.memory)
         if run is not None and config.random_baseline:
-            self.compare_with_random()
+            self.compare_with_random(run)
         if saved is not None:
             self.reporter.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
             for line in saved.skipped:
                 self.reporter.announce(f"skipped: {line}")
 
-    def compare_with_random(self) -> None:
-        """Announce the return of a random policy, if it is known, and add it to every report."""
+    def compare_with_random(self, run: Run) -> None:
+        """Announce the return of a random policy, if it is known; every report has it."""
         # On Ray environments run on other machines; here they may not work, or end the process.
         may_play = self.setup.backend != "ray"
-        baseline = baseline_of_run(self.config.environment, self.config.env, may_play)
+        self.reporter.baseline = baseline = baseline_of_run(
+            self.config.environment, self.config.env, may_play
+        )
         if baseline is not None:
             self.reporter.announce(f"random policy: {baseline} ({baseline.episodes} episodes)")
-            self.reporter.baseline = {"random_return": baseline.mean}
-            self.baseline = baseline
+        else:
+            run.log("random policy: not measured; 'rookery evaluate random' measures it")
 
     def run(self) -> None:
         """Play and learn until the run is over, and write its result."""
@@ -196,7 +196,7 @@ class TrainingLoop:
             reporter.announce(f"profile: {run.path / 'profile'}")
         reporter.flush()
         seconds = max(reporter.elapsed(), 1e-9)
-        last, baseline = reporter.last_report, self.baseline
+        last, baseline = reporter.last_report, reporter.baseline
         result: dict[str, Any] = {
             "status": status,
             **self.progress.columns(),

@@ -37,7 +37,12 @@ from rookery.training.start import new_run, start
 
 PROBE_PRESET = "Probes"
 """Name of the preset of an algorithm for probes."""
-PROBE_SETTINGS = {"env_steps": 20_000, "checkpoint_steps": 10**9, "keep_checkpoints": 1}
+PROBE_SETTINGS = {
+    "env_steps": 20_000,
+    "checkpoint_steps": 10**9,
+    "keep_checkpoints": 1,
+    "random_baseline": False,
+}
 """Settings of every probe run unless given."""
 PROBE_GAMMA = 0.8
 """The discount unless given: a missing one then shows after a step."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rookery.backends.base import Backend, Report, WorkerProgress
 from rookery.config import RunConfig
+from rookery.diagnostics.random_baseline import Baseline
 from rookery.runs.callbacks import Callback, Episode, Update
 from rookery.runs.files import write_text
 from rookery.runs.run import Run
@@ -162,8 +163,8 @@ class Reporter:
         self.updates_seen = progress.updates
         self.scores: dict[str, float] = {}
         """Columns of an evaluation, for the next report."""
-        self.baseline: dict[str, float] = {}
-        """Columns of every report: the return of a random policy."""
+        self.baseline: Baseline | None = None
+        """Return of a random policy, for every report."""
         self.last_report: dict[str, float] = {}
         self.start_clock()
 
@@ -221,7 +222,8 @@ class Reporter:
             self.logged_input = True
             self.announce(f"input: {self.progress.input_bytes / 1e6:,.3f} MB a batch")
         columns = self.progress.columns() | self.speeds(workers, elapsed) | metrics | self.scores
-        columns |= self.baseline
+        if self.baseline is not None:
+            columns["random_return"] = self.baseline.mean
         self.scores = {}
         self.last_report |= columns
         for callback in self.callbacks:

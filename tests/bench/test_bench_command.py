@@ -48,6 +48,7 @@ def rows_of(capsys, text, *args):
 
 def test_a_row_has_command_settings_versions_and_machine(capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     text = """
 a:
   description: says how fast

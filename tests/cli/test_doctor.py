@@ -44,7 +44,9 @@ def test_all_passed_exits_with_status_0(capsys, tmp_path):
     assert (probe["probe"], probe["status"]) == (2, "passed")
     assert probe["environment"] == "rookery/Probe2-v0"
     assert probe["figure"] == pytest.approx(probe["expected"], abs=0.1)
-    assert err.startswith("2  value of an observation passed")
+    preset, line = err.splitlines()
+    assert preset.startswith("preset: Probes, algo.gamma 0.8")
+    assert line.startswith("2  value of an observation passed")
     (run,) = tmp_path.iterdir()
     assert json.loads((run / "config.json").read_text())["seed"] == 3
 

@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from rookery.bench.tables import aligned
 from rookery.errors import RookeryError
+from rookery.runs.files import aligned
 from rookery.scaling.speed import Measured
 from rookery.scaling.study import Point, Study, parse_points, plan_studies
 from rookery.scaling.tables import scaling_csv, tables

@@ -72,6 +72,7 @@ class LearnerGroup:
         """Replace lost learners with new ones that continue from `saved`."""
         limit = self.config.ray.learner_restarts
         if self.restarts >= limit:
+            # Not RunFailed, after which a checkpoint is made of the learners' state: it is lost.
             raise RookeryError(
                 f"the learners were lost {self.restarts + 1} times, more than"
                 f" ray.learner_restarts={limit} allows"

@@ -11,6 +11,7 @@ from typing import Any
 from rookery.backends.common import ActorTally
 from rookery.backends.ray.cluster import Cluster
 from rookery.backends.ray.messages import ReplayStatus, SegmentInfo, WorkerPlace
+from rookery.runs.files import aligned
 
 RATE_S = 5.0
 """Time over which an actor's speed is averaged."""
@@ -146,7 +147,7 @@ def status_table(actors: Sequence[ActorSlot], others: Sequence[StatusRow], clust
     ]
     if len(actors) > MAX_ACTOR_ROWS:
         rows = node_rows(actors)
-    lines += align_columns([HEADER, *rows, *others])
+    lines += aligned([HEADER, *rows, *others], left=3)
     return "\n".join([*lines, used(cluster)])
 
 
@@ -191,16 +192,3 @@ def used(cluster: Cluster) -> str:
             scale, unit = (1e9, "GB of objects") if "memory" in name else (1, f"{name}s")
             parts.append(f"{busy / scale:.3g} of {total / scale:.3g} {unit}")
     return f"{cluster.nodes_text}; in use: {', '.join(parts)}"
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with aligned columns, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = 3
-    return [
-        "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

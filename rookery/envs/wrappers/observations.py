@@ -14,7 +14,7 @@ from rookery.envs.spaces import Array, Path, map_leaves, space_leaves
 from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
 from rookery.errors import BadInput, require
 
-KEY = "action_mask"
+MASK_KEY = "action_mask"
 
 View = Callable[[Array], Array]
 Axes = Literal["drop first", "move first last", "stay"]
@@ -110,7 +110,7 @@ def stacked_space(space: Space[Any], frames: int) -> Space[Any]:
 def has_action_mask(env: VectorEnv[Any, Any, Any]) -> bool:
     """True if observations contain a mask of legal actions."""
     space = env.single_observation_space
-    return isinstance(space, spaces.Dict) and KEY in space.spaces
+    return isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
 
 
 class ActionMaskWrapper(BaseWrapper):
@@ -128,10 +128,12 @@ class ActionMaskWrapper(BaseWrapper):
         parts = dict(obs.spaces) if isinstance(obs, spaces.Dict) else {"obs": obs}
         require(
             not has_action_mask(env),
-            f'env.action_mask: the observation already has the key "{KEY}"; remove the option',
+            f'env.action_mask: the observation already has the key "{MASK_KEY}"; remove the option',
         )
         self._count = int(action.n)
-        self.single_observation_space = spaces.Dict({**parts, KEY: spaces.MultiBinary(self._count)})
+        self.single_observation_space = spaces.Dict(
+            {**parts, MASK_KEY: spaces.MultiBinary(self._count)}
+        )
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
@@ -143,12 +145,12 @@ class ActionMaskWrapper(BaseWrapper):
         return self._with_mask(obs, info), reward, terminated, truncated, info
 
     def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
-        mask = np.asarray(info.get(KEY, ()))
-        missing = np.flatnonzero(~np.broadcast_to(info.get(f"_{KEY}", True), self.num_envs))
+        mask = np.asarray(info.get(MASK_KEY, ()))
+        missing = np.flatnonzero(~np.broadcast_to(info.get(f"_{MASK_KEY}", True), self.num_envs))
         if mask.shape != (self.num_envs, self._count) or len(missing):
             got = f"none from environment {missing[0]}" if len(missing) else f"shape {mask.shape}"
             raise BadInput(
-                f'env.action_mask needs info["{KEY}"] at every reset and step, {self._count}'
-                f" numbers for each of {self.num_envs} environments; got {got}"
+                f'env.action_mask needs info["{MASK_KEY}"] at every reset and step,'
+                f" {self._count} numbers for each of {self.num_envs} environments; got {got}"
             )
-        return {**(obs if self._nested else {"obs": obs}), KEY: (mask != 0).astype(np.int8)}
+        return {**(obs if self._nested else {"obs": obs}), MASK_KEY: (mask != 0).astype(np.int8)}
