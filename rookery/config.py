@@ -110,6 +110,9 @@ class RunConfig:
     random_baseline: bool = True
     """Report the return of a random policy beside the agent's; it is measured for at most a second
     where it is not cached."""
+    diagnose: int | None = None
+    """Updates between measurements of layers, policy, values and data; none: one for each report;
+    0: never."""
     warm_up_updates: int = 10
     """Updates before throughput and latency are measured."""
     profile: bool = False
@@ -133,7 +136,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         counts = ("env_steps", "actors", "learners", "envs", "threads", "keep_checkpoints")
         require_least(self, 1, (*counts, "checkpoint_steps", "eval_steps", "eval_episodes"))
-        require_least(self, 0, ("seed", "actor_restarts", "warm_up_updates"))
+        require_least(self, 0, ("seed", "actor_restarts", "warm_up_updates", "diagnose"))
         require(
             0 <= self.eval_epsilon <= 1, f"eval_epsilon must lie in [0, 1], got {self.eval_epsilon}"
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment
-from rookery.data.tree import Tree
+from rookery.data.tree import Tree, flatten_time, tree_map
 from rookery.errors import BadInput, nearest, require
 from rookery.memory.base import Memory
 from rookery.memory.ring import RowNormalizer
@@ -151,6 +151,17 @@ class Algorithm(ABC):
         """Return the best actions, with what they were chosen by in `extra`."""
         return self.choose(obs, reward, state, None, explain=True)
 
+    def best_in(self, batch: Batch) -> Decision:
+        """Return the best actions for the rows of a batch; of a recurrent policy for the first row
+        of each lane, whose state is known."""
+        rows = len(batch.steps.mask)
+        if batch.state:
+            obs, state = tree_map(lambda x: x[0], batch.steps.obs), batch.state
+        else:
+            obs, state = flatten_time(tree_map(lambda x: x[:rows], batch.steps.obs)), ()
+        count = batch.steps.mask[:1].numel() if batch.state else batch.steps.mask.numel()
+        return self.best(obs, torch.zeros(count, device=self.device), state)
+
     @cached_property
     def traced_choose(self) -> Callable[..., Decision]:
         """`choose`, traced where that is faster."""
@@ -204,6 +215,11 @@ class Algorithm(ABC):
     def stop(self, metrics: dict[str, float]) -> bool:
         """True if the rest of the memory's batches, this one included, must not be learned from."""
         return False
+
+    def diagnose(self, batch: Batch, sample: Batch, decision: Decision) -> dict[str, Tensor]:
+        """Return columns about an update for reports, given its batch, a part of that, and the
+        best decision in this part."""
+        return {}
 
     def after_update(self, updates: int) -> None:  # noqa: B027
         """Called after update number `updates`, such as to update a target network."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Spaces, register
-from rookery.algorithms.off_policy import ReplayAlgorithm, allowed, rows_of
+from rookery.algorithms.off_policy import ReplayAlgorithm, allowed, chosen_value, rows_of
 from rookery.algorithms.replay_config import ReplayConfig
 from rookery.data.steps import Batch, Decision, Lanes, Loss
 from rookery.data.tree import Tree
@@ -125,6 +125,16 @@ class DQN(ReplayAlgorithm):
         metrics = {"q_mean": q.detach().sum() * scale, "td_error": priorities.sum() * scale}
         total = (costs * batch.weight).sum() * scale
         return Loss(total, metrics, priorities if self.config.alpha else None)
+
+    def values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.config.atoms == 1:
+            return super().values_and_targets(batch)
+        steps, (now, later) = batch.steps, rows_of(batch)
+        value = chosen_value(expected_value(self.network(now), self.atoms), steps.action[0])
+        coming = expected_value(self.target(later), self.atoms)
+        chooser = self.network(later) if self.config.double else self.target(later)
+        best = allowed(expected_value(chooser, self.atoms), self.legal(later)).argmax(-1)
+        return value, steps.reward[0] + steps.discount[0] * chosen_value(coming, best)
 
     def distribution_costs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return mean values [B] of the actions taken, and cross-entropies [B] to their targets."""

@@ -242,14 +242,33 @@ class ReplayAlgorithm(Algorithm):
 
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
-        config, legal = self.config, self.legal(rows_of(batch)[1])
-        q, goal = transition_td(self.network, self.target, batch, config.double, legal)
+        config = self.config
+        q, goal = self.values_and_targets(batch)
         scale = 1 / statistics[0].float()
         total = torch.dot(cost(q, goal, config.loss), batch.weight * scale)
         with torch.no_grad():
             error = (goal - q).abs_()
             metrics = {"q_mean": q.sum() * scale, "td_error": error.sum() * scale}
         return Loss(total, metrics, error if config.alpha else None)
+
+    def values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return values of the actions taken, and their targets, one for each row."""
+        legal = self.legal(rows_of(batch)[1])
+        return transition_td(self.network, self.target, batch, self.config.double, legal)
+
+    def diagnose(self, batch: Batch, sample: Batch, decision: Decision) -> dict[str, Tensor]:
+        """Return moments of action values, of their targets and of TD errors."""
+        q, (value, target) = decision.extra["q"], self.values_and_targets(sample)
+        return {
+            "q_std": q.std(correction=0),
+            "q_min": q.amin(),
+            "q_max": q.amax(),
+            "target_min": target.amin(),
+            "target_max": target.amax(),
+            "target_mean": target.mean(),
+            "target_std": target.std(correction=0),
+            "td_error_max": (target - value).abs().amax(),
+        }
 
     def after_update(self, updates: int) -> None:
         """Update the target network. A copy is a new module, so that a thread that computes with

@@ -45,6 +45,26 @@ class PolicyAlgorithm(Algorithm):
     def statistics(self, batch: Batch) -> Tensor:
         return moments(batch.steps.extra["advantage"], batch.steps.mask)
 
+    def diagnose(self, batch: Batch, sample: Batch, decision: Decision) -> dict[str, Tensor]:
+        """Return moments of values, advantages and value targets, the explained variance, and the
+        entropy relative to that of the uniform policy."""
+        extra, kept = batch.steps.extra, batch.steps.mask.bool()
+        advantage = extra["advantage"][kept]
+        target = extra["return"][kept] if "return" in extra else extra["value"][kept] + advantage
+        columns = {"advantage_mean": advantage.mean(), "advantage_std": spread_of(advantage)}
+        columns |= {"target_min": target.amin(), "target_max": target.amax()}
+        columns |= {"target_mean": target.mean(), "target_std": spread_of(target)}
+        if self.network.value_head is not None:
+            value = target - advantage
+            columns |= {"value_mean": value.mean(), "value_std": spread_of(value)}
+            columns["explained_variance"] = explained_variance(advantage, target)
+        highest = self.network.head.highest_entropy
+        if highest is not None:
+            names = self.network.head.parameter_names
+            params = torch.cat([decision.extra[name] for name in names], -1)
+            columns["entropy_share"] = self.network.head.entropy(params).mean() / highest
+        return columns
+
 
 def values(network: ActorCritic, segment: Segment) -> Tensor:
     """Return values of a segment's observations and of the one after them, [T + 1, B]."""
@@ -57,6 +77,18 @@ def values(network: ActorCritic, segment: Segment) -> Tensor:
         first = segment.steps.extra["value"]
         last = network.step(segment.next_obs, segment.next_state)[1]
     return torch.cat([first, last.unsqueeze(0)])
+
+
+def spread_of(values: Tensor) -> Tensor:
+    """Return the standard deviation."""
+    return values.std(correction=0)
+
+
+def explained_variance(error: Tensor, target: Tensor) -> Tensor:
+    """Return 1 - Var(error) / Var(target): 1 for exact values, 0 for constant ones. Targets that do
+    not vary count as explained."""
+    variance = target.var(correction=0)
+    return 1 - error.var(correction=0) / variance.clamp(min=1e-12) * (variance > 1e-12)
 
 
 def moments(values: Tensor, mask: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from rookery.algorithms.off_policy import (
     sequence_td,
 )
 from rookery.algorithms.replay_config import build_replay, layout_of
-from rookery.data.steps import Batch, Loss, Segment, Steps
+from rookery.data.steps import Batch, Decision, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
 from rookery.errors import require
 from rookery.memory.distributions import Indices
@@ -197,11 +197,33 @@ class R2D2(LadderAlgorithm):
             ]
         )
 
+    def best_in(self, batch: Batch) -> Decision:
+        """The state of a sequence holds the previous reward too."""
+        *state, reward = batch.state
+        obs = tree_map(lambda x: x[0], batch.steps.obs)
+        return self.best(obs, reward.squeeze(-1), tuple(state))
+
     def loss(self, batch: Batch, statistics: Tensor) -> Loss:
         assert batch.weight is not None
         config = self.config
         inputs = self.inputs_of(batch)
         q = self.unrolled(self.network, batch, inputs)
+        chosen, error = self.values_and_errors(batch, q)
+        mask = batch.steps.mask[config.burn_in :][: config.unroll]
+        rows, sequences = statistics.float().clamp(min=1)
+        total = (cost(error, torch.zeros_like(error), config.loss) * batch.weight).sum() / rows
+        with torch.no_grad():
+            metrics = {
+                "q_mean": (chosen * mask).sum() / rows,
+                "td_error": error.abs().sum() / rows,
+                "delta_q": self.state_error(q, batch, inputs).sum() / sequences,
+            }
+        return Loss(total, metrics, mixed_priority(error.detach(), mask, config.eta))
+
+    def values_and_errors(self, batch: Batch, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values of the actions taken and their TD errors, [unroll, B] each, given the
+        values [unroll + n, B, A] of the rows after the burn-in."""
+        config = self.config
         with torch.no_grad():
             known = batch.steps.extra.get("target_q")
             target_q = self.target_values(batch) if known is None else known
@@ -212,16 +234,13 @@ class R2D2(LadderAlgorithm):
         chosen = chosen_value(q[: config.unroll], steps.action[: config.unroll])
         value = chosen_value(target_q, best)
         error = sequence_td(chosen, value, steps, config.gamma, config.n_step, config.rescale)
-        mask = steps.mask[: config.unroll]
-        rows, sequences = statistics.float().clamp(min=1)
-        total = (cost(error, torch.zeros_like(error), config.loss) * batch.weight).sum() / rows
-        with torch.no_grad():
-            metrics = {
-                "q_mean": (chosen * mask).sum() / rows,
-                "td_error": error.abs().sum() / rows,
-                "delta_q": self.state_error(q, batch, inputs).sum() / sequences,
-            }
-        return Loss(total, metrics, mixed_priority(error.detach(), mask, config.eta))
+        return chosen, error
+
+    def values_and_targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """On the scale h if `rescale`; 0 error on masked rows."""
+        q = self.unrolled(self.network, batch, self.inputs_of(batch))
+        value, error = self.values_and_errors(batch, q)
+        return value, value + error
 
     def target_values(self, batch: Batch) -> Tensor:
         return self.unrolled(self.target, batch, self.inputs_of(batch))

@@ -193,7 +193,15 @@ def make_learner(
     """Return a learner whose network is drawn with `seed`."""
     torch.manual_seed(seed)
     algorithm = make_algorithm(config, spaces, device)
-    return Learner(algorithm, config.learner, reducer, device, config.precision, config.compile)
+    return Learner(
+        algorithm,
+        config.learner,
+        reducer,
+        device,
+        config.precision,
+        config.compile,
+        config.diagnose,
+    )
 
 
 def make_algorithm(config: RunConfig, spaces: Spaces, device: torch.device) -> Algorithm:

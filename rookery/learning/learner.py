@@ -17,6 +17,7 @@ from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
+from rookery.learning.diagnosis import Diagnosis
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
@@ -73,6 +74,7 @@ class Learner:
         device: torch.device,
         precision: str = "fp32",
         compile: bool = False,
+        diagnose: int | None = 0,
     ):
         self.algorithm = algorithm
         self.config = config
@@ -82,6 +84,8 @@ class Learner:
         self.flat = FlatParameters(algorithm.network, device, spare=1 + METRIC_SLOTS)
         self.optimizer = make_optimizer(self.flat.values, algorithm.config)
         self.loss = torch.compile(algorithm.loss) if compile else algorithm.loss
+        measures = diagnose != 0 and reducer.rank == 0
+        self.diagnosis = Diagnosis(algorithm, self.flat, diagnose) if measures else None
         self.updates = 0
         self.learn_s = 0.0
         self.reduce_s = 0.0
@@ -151,31 +155,26 @@ class Learner:
             if self.untraced:
                 self.notices.append(f"updates: not traced: {self.untraced}")
         self.algorithm.before_update(self.generator)
+        diagnosis, before = self.diagnosis, None
+        if diagnosis is not None and diagnosis.is_due(self.updates, start):
+            before = diagnosis.before(batch)
+        stop = False
         if self.in_one_piece:
-            outcome = Outcome(False, self.gradient(batch))
+            priorities = self.gradient(batch)
             self.optimizer.step(self.clip_divisor)
             self.count_update()
-            self.learn_s += time.perf_counter() - start
-            return outcome
-        statistics = self.algorithm.statistics(batch)
-        self.reduce(self.reducer.sum, statistics)
-        self.flat.buffer.zero_()
-        priorities = [
-            p for part in self.parts(batch) if (p := self.gradient(part, statistics)) is not None
-        ]
-        if self.config.sync == "allreduce":
-            self.reduce(self.reducer.sum, self.flat.buffer)
         else:
-            self.reduce(self.reducer.sum_to_first, self.flat.buffer)
-            self.reduce(self.reducer.broadcast, self.flat.spare)
-        stop = False
-        if self.algorithm.may_stop:
-            values = self.flat.spare.tolist()
-            stop = self.algorithm.stop(dict(zip(self.metric_names, values, strict=False)))
-        if not stop:
-            self.step(statistics)
+            statistics = self.algorithm.statistics(batch)
+            self.reduce(self.reducer.sum, statistics)
+            self.flat.buffer.zero_()
+            found = [self.gradient(part, statistics) for part in self.parts(batch)]
+            known = [each for each in found if each is not None]
+            priorities = torch.cat(known) if known else None
+            stop = not self.reduce_and_step(statistics)
+        if diagnosis is not None and before is not None and not stop:
+            diagnosis.after(before)
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
-        return Outcome(stop, torch.cat(priorities) if priorities else None)
+        return Outcome(stop, priorities)
 
     def precompute(self, batch: Batch, updates: int) -> Batch:
         """Return the batch for the next `updates` updates with target values computed at once,
@@ -221,6 +220,21 @@ class Learner:
                 None if batch.keys is None else batch.keys[index],
                 None if batch.weight is None else batch.weight[index],
             )
+
+    def reduce_and_step(self, statistics: Tensor) -> bool:
+        """Sum gradient and metrics over ranks, and step along it; False, without a step, if the
+        algorithm stops here."""
+        if self.config.sync == "allreduce":
+            self.reduce(self.reducer.sum, self.flat.buffer)
+        else:
+            self.reduce(self.reducer.sum_to_first, self.flat.buffer)
+            self.reduce(self.reducer.broadcast, self.flat.spare)
+        if self.algorithm.may_stop:
+            values = self.flat.spare.tolist()
+            if self.algorithm.stop(dict(zip(self.metric_names, values, strict=False))):
+                return False
+        self.step(statistics)
+        return True
 
     def step(self, statistics: Tensor) -> None:
         """Step along the clipped gradient; with sync=broadcast only rank 0, which sends weights."""
@@ -286,7 +300,7 @@ class Learner:
         means = self.metric_means()
         self.sums.zero_()
         self.counted = 0
-        return means
+        return means if self.diagnosis is None else means | self.diagnosis.take()
 
     def metric_means(self) -> dict[str, float]:
         """Return means over the updates since the last `take_metrics`."""

@@ -35,6 +35,8 @@ class PolicyHead(nn.Module):
 
     parameter_names: ClassVar[tuple[str, ...]] = ("logits",)
     """Names of the equal parts of the parameters."""
+    highest_entropy: float | None = None
+    """Entropy of the uniform policy; None if there is no such policy."""
 
     def __init__(self, features: int, outputs: int):
         super().__init__()
@@ -83,6 +85,7 @@ class Categorical(PolicyHead):
         super().__init__(features, 1 if per_action else int(space.n))
         self.per_action = per_action
         self.count = int(space.n)
+        self.highest_entropy = math.log(self.count)
         self.start = int(space.start)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -121,6 +124,7 @@ class MultiCategorical(PolicyHead):
         super().__init__(features, int(space.nvec.sum()))
         self.shape = space.nvec.shape
         self.counts = [int(n) for n in space.nvec.flatten()]
+        self.highest_entropy = sum(math.log(n) for n in self.counts)
         start = torch.as_tensor(np.asarray(space.start).flatten().copy())
         self.register_buffer("start", start, persistent=False)
 
@@ -154,6 +158,7 @@ class Bernoulli(PolicyHead):
     def __init__(self, features: int, space: spaces.MultiBinary):
         super().__init__(features, int(np.prod(space.shape)))
         self.shape = space.shape
+        self.highest_entropy = self.linear.out_features * math.log(2)
 
     def draw(self, rows: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
         return torch.rand(rows, self.linear.out_features, generator=generator, device=device)

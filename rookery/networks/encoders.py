@@ -16,12 +16,6 @@ from torch import Tensor, nn
 from rookery.data.tree import Tree
 from rookery.errors import require
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-}
 SMALL_TENSOR = 8192
 """Elements below which one call of tanh is faster than the four calls that replace it."""
 WIDEST = 64
@@ -113,16 +107,25 @@ class SigmoidTanh(torch.autograd.Function):
         return torch.ops.aten.tanh_backward(grad, y)
 
 
-def tanh(x: Tensor) -> Tensor:
-    """Return tanh(x); on the CPU through the sigmoid, which torch computes almost three times as
-    fast."""
-    # is_compiling comes first: code exported for any batch size must not depend on numel.
-    if torch.compiler.is_compiling() or x.numel() < SMALL_TENSOR or x.device.type != "cpu":
-        return x.tanh()
-    # In half precision the subtraction would cancel small values.
-    if x.dtype in (torch.bfloat16, torch.float16):
-        return x.tanh()
-    return SigmoidTanh.apply(x) if torch.is_grad_enabled() else sigmoid_tanh(x)
+class Tanh(nn.Module):
+    """tanh; on the CPU through the sigmoid, which torch computes almost three times as fast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        # is_compiling comes first: code exported for any batch size must not depend on numel.
+        if torch.compiler.is_compiling() or x.numel() < SMALL_TENSOR or x.device.type != "cpu":
+            return x.tanh()
+        # In half precision the subtraction would cancel small values.
+        if x.dtype in (torch.bfloat16, torch.float16):
+            return x.tanh()
+        return SigmoidTanh.apply(x) if torch.is_grad_enabled() else sigmoid_tanh(x)
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+}
 
 
 class Mlp(nn.Sequential):
@@ -136,15 +139,6 @@ class Mlp(nn.Sequential):
             inputs = size
         super().__init__(*layers)
         self.features = inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        # For small networks, calling modules takes longer than their arithmetic.
-        for layer in self:
-            if type(layer) is nn.Linear:
-                x = F.linear(x, layer.weight, layer.bias)
-            else:
-                x = tanh(x) if type(layer) is nn.Tanh else layer(x)
-        return x
 
 
 # ---------------------------------------------------------------- encoders

@@ -123,6 +123,8 @@ class ImageNetwork(nn.Module):
         with torch.no_grad():
             flat = layers(torch.zeros(1, *self.image.shape)).numel()
         self.dense = None if features is None else orthogonal_linear(flat, features)
+        self.activation = nn.ReLU()
+        """After the dense layer."""
         self.features = features or flat
 
     def encode(self, layers: nn.Sequential, obs: Tensor) -> Tensor:
@@ -136,7 +138,7 @@ class ImageNetwork(nn.Module):
             x = layer(x)
         # Flatten in memory order (H, W, C), so that channels-last needs no copy.
         x = x.permute(0, 2, 3, 1).flatten(1)
-        x = x if self.dense is None else F.relu(self.dense(x))
+        x = x if self.dense is None else self.activation(self.dense(x))
         return x.view(*obs.shape[: -self.image.dims], self.features)
 
 

@@ -156,30 +156,49 @@ class CsvSink(Callback):
             self._file.close()
 
 
+_GROUPS = {
+    "progress": ("env_steps", "updates"),
+    "policy": (
+        *("entropy", "entropy_share", "kl", "clip_fraction", "policy_loss", "policy_churn"),
+        *("action_share", "action_mean", "action_std"),
+    ),
+    "value": (
+        *("value_loss", "value_mean", "value_std", "explained_variance", "td_error"),
+        *("td_error_max", "q_mean", "q_std", "q_min", "q_max", "delta_q"),
+        *("advantage_mean", "advantage_std", "target_min", "target_max", "target_mean"),
+        *("target_std", "target_distance", "target_change"),
+    ),
+    "gradient": ("grad_norm", "gradient_norm", "weight_norm", "update_ratio"),
+    "network": ("dormant", "saturated", "feature_rank", "feature_count"),
+    "data": (
+        *("obs_min", "obs_max", "obs_mean", "obs_std", "obs_constant"),
+        *("reward_min", "reward_max", "reward_mean", "reward_std"),
+    ),
+    "throughput": ("env_steps_per_second", "updates_per_second", "throughput", "latency_ms"),
+    "actor": ("epsilon", "actors_healthy", "policy_lag_mean", "policy_lag_max"),
+    "time": ("seconds", "env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s"),
+}
+"""Columns by their group in TensorBoard; a column's name for one layer or action has the same."""
+_GROUP_OF = {column: group for group, columns in _GROUPS.items() for column in columns}
 _TAGS = {
     "episodes": "episode/count",
     "random_return": "episode/random_return",
-    "env_steps": "progress/env_steps",
-    "updates": "progress/updates",
-    "seconds": "time/seconds",
-    "env_steps_per_second": "time/env_steps_per_second",
-    "updates_per_second": "time/updates_per_second",
-    "epsilon": "actor/epsilon",
     "actors_healthy": "actor/healthy",
-    "policy_lag_mean": "actor/policy_lag_mean",
 }
-_GROUPS = {"episode_": "episode", "eval_": "evaluation", "replay_": "replay", "actor_": "actor"}
+_PREFIXES = {"episode_": "episode", "eval_": "evaluation", "replay_": "replay", "actor_": "actor"}
 
 
 def tag_of(name: str) -> str:
     """Return the TensorBoard tag of a column: `group/name`, by default in the group `learner`."""
-    if "/" in name or name in _TAGS:
-        return _TAGS.get(name, name)
-    for prefix, group in _GROUPS.items():
+    if name in _TAGS:
+        return _TAGS[name]
+    if (group := _GROUP_OF.get(name.partition("/")[0])) is not None:
+        return f"{group}/{name}"
+    for prefix, group in _PREFIXES.items():
         if name.startswith(prefix):
             return f"{group}/{name.removeprefix(prefix)}"
-    if name.endswith("_s"):
-        return f"time/{name}"
+    if "/" in name:
+        return name
     return f"machine/{name}" if name.endswith("_percent") else f"learner/{name}"
 
 

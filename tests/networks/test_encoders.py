@@ -8,7 +8,7 @@ import torch
 from rookery.errors import BadInput
 from rookery.networks.actor_critic import ActorCritic
 from rookery.networks.build import NetConfig, Trunk, encoder_of
-from rookery.networks.encoders import ACTIVATIONS, FloatVector, tanh
+from rookery.networks.encoders import ACTIVATIONS, FloatVector, Tanh
 from rookery.networks.images import Board, ConvNet, Image, Impala, image_input
 
 
@@ -270,30 +270,30 @@ def test_tanh_is_torchs_forward_and_backward():
     x = torch.cat([torch.linspace(-12, 12, 20_001), torch.tensor([-200.0, 200.0, 1e-8, 0.0])])
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     weight = torch.linspace(-1, 1, len(x))
-    y, z = tanh(ours), theirs.tanh()
+    y, z = Tanh()(ours), theirs.tanh()
     (y * weight).sum().backward()
     (z * weight).sum().backward()
     torch.testing.assert_close(y, z, atol=1e-6, rtol=0)
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=0)
     with torch.inference_mode():
-        assert torch.equal(tanh(x), y)  # acting and learning see the same features
+        assert torch.equal(Tanh()(x), y)  # acting and learning see the same features
 
 
 def test_tanh_gradient_passes_gradcheck():
     x = torch.linspace(-3, 3, 31, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(tanh, (x,))
+    assert torch.autograd.gradcheck(Tanh(), (x,))
 
 
 def test_tanh_does_not_change_its_input():
     x = torch.randn(10)
     before = x.clone()
-    tanh(x)
+    Tanh()(x)
     assert torch.equal(x, before)
 
 
 def test_tanh_keeps_small_values_in_bfloat16():
     x = torch.tensor([1e-3, -2e-3, 0.01], dtype=torch.bfloat16)
-    torch.testing.assert_close(tanh(x), x.tanh())
+    torch.testing.assert_close(Tanh()(x), x.tanh())
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

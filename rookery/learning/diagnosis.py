@@ -1,0 +1,213 @@
+"""Diagnosis: measures single updates, and the policy and values on a sample of their batch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rookery.algorithms.base import Algorithm
+from rookery.data.steps import Batch
+from rookery.data.tree import map_batch, tree_leaves, tree_map
+from rookery.learning.layers import (
+    Activation,
+    ActivationRecorder,
+    dormant_share,
+    effective_rank,
+    layers_of,
+    saturated_share,
+)
+from rookery.networks.flat import FlatParameters
+
+SAMPLE_ROWS = 256
+SAMPLE_BYTES = 4 << 20
+"""Observations of a sample have at most this size, or are a single row."""
+TIME_SHARE = 0.02
+"""Largest share of the time that measuring once a report takes: where it would take more, reports
+are left out."""
+MOST_ACTIONS = 32
+"""Largest number of actions, or of their dimensions, of which each has a column."""
+Columns = dict[str, Any]
+
+
+class BeforeUpdate(NamedTuple):
+    """The state before an update."""
+
+    batch: Batch
+    sample: Batch
+    weights: Tensor
+    actions: Tensor
+    """Best actions in the sample."""
+
+
+class Diagnosis:
+    """Measures updates: layers, policy, values and data.
+
+    An update is measured every `every` updates, or if that is None once between two reports. The
+    update itself is not changed: all that is measured is computed without gradients, by
+    `Algorithm.best`, which draws no random numbers.
+    """
+
+    def __init__(self, algorithm: Algorithm, flat: FlatParameters, every: int | None):
+        self.algorithm = algorithm
+        self.flat = flat
+        self.every = every
+        self.columns: dict[str, float] = {}
+        self.measured = 0
+        self.spent_s = 0.0
+        """Time of the last measurement."""
+        self.due_at = 0.0
+        """When the next measurement may be made, if `every` is None."""
+        self.target_before: Tensor | None = None
+
+    def is_due(self, updates: int, now: float) -> bool:
+        """True if the update after `updates` updates is to be measured."""
+        if self.every is None:
+            return not self.columns and now >= self.due_at
+        return updates % self.every == 0
+
+    def take(self) -> dict[str, float]:
+        """Return the newest measurements since the last call."""
+        columns, self.columns = self.columns, {}
+        return columns
+
+    @torch.no_grad()
+    def before(self, batch: Batch) -> BeforeUpdate:
+        """Return what `after` compares with."""
+        start = time.perf_counter()
+        sample = sample_of(batch)
+        actions = self.algorithm.best_in(sample).action
+        weights = self.flat.values.detach().clone()
+        self.spent_s = time.perf_counter() - start
+        return BeforeUpdate(batch, sample, weights, actions)
+
+    @torch.no_grad()
+    def after(self, before: BeforeUpdate) -> None:
+        """Measure an update right after its step; its gradient is still in the buffer."""
+        start = time.perf_counter()
+        with ActivationRecorder(self.algorithm.network) as recorder:
+            decision = self.algorithm.best_in(before.sample)
+        columns = self.layer_columns(before.weights) | activation_columns(recorder.found)
+        columns |= data_columns(before.batch, recorder.input)
+        columns |= self.algorithm.diagnose(before.batch, before.sample, decision)
+        columns |= {"policy_churn": differing_share(decision.action, before.actions)}
+        columns |= self.target_columns()
+        device = self.flat.values.device
+        values = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in columns.values()]
+        self.columns = dict(zip(columns, torch.stack(values).tolist(), strict=True))
+        self.measured += 1
+        now = time.perf_counter()
+        self.spent_s += now - start
+        # The first measurement loads code, and takes much longer than the others.
+        self.due_at = now + self.spent_s / TIME_SHARE if self.measured > 1 else 0.0
+
+    def layer_columns(self, weights: Tensor) -> Columns:
+        """Return norms of gradient and weights of each layer, and of the update relative to the
+        `weights` before it."""
+        columns: Columns = {}
+        start = 0
+        for name, parameters in layers_of(self.algorithm.network):
+            end = start + sum(parameter.numel() for parameter in parameters)
+            before, now = weights[start:end], self.flat.values.detach()[start:end]
+            columns[f"gradient_norm/{name}"] = self.flat.grad[start:end].norm()
+            columns[f"weight_norm/{name}"] = now.norm()
+            columns[f"update_ratio/{name}"] = (now - before).norm() / before.norm().clamp(min=1e-8)
+            start = end
+        return columns
+
+    def target_columns(self) -> Columns:
+        """Return the distance of the target network, and its change since the last call, relative
+        to the network's weights; empty without a target network."""
+        target = self.algorithm.saved().get("target")
+        if target is None:
+            return {}
+        values = torch.cat([parameter.detach().flatten() for parameter in target.parameters()])
+        network = self.algorithm.network.parameters()
+        own = torch.cat([parameter.detach().flatten() for parameter in network])
+        size = own.norm().clamp(min=1e-8)
+        columns: Columns = {"target_distance": (own - values).norm() / size}
+        if self.target_before is not None:
+            columns["target_change"] = (values - self.target_before).norm() / size
+        self.target_before = values
+        return columns
+
+
+def differing_share(first: Tensor, second: Tensor) -> Tensor:
+    """Return the share of rows [rows, ...] that differ."""
+    differs = (first != second).reshape(len(first), -1)
+    return differs.any(1).float().mean()
+
+
+def sample_of(batch: Batch) -> Batch:
+    """Return the first lanes of a batch: about 256 rows, fewer if observations are large, and at
+    least one lane."""
+    rows, lanes = batch.steps.mask.shape
+    lane_bytes = sum(leaf.nbytes for leaf in tree_leaves(batch.steps.obs)) / max(1, lanes)
+    most = min(lanes, SAMPLE_ROWS // rows, int(SAMPLE_BYTES // max(1, lane_bytes)))
+    index = slice(0, max(1, most))
+    return Batch(
+        map_batch(batch.steps, index),
+        tree_map(lambda x: x[index], batch.state),
+        None,
+        None if batch.weight is None else batch.weight[index],
+    )
+
+
+def activation_columns(found: dict[str, Activation]) -> Columns:
+    """Return the shares of dormant and saturated units of each layer, and the effective rank of
+    the last features."""
+    columns: Columns = {}
+    for layer, activation in found.items():
+        columns[f"dormant/{layer}"] = dormant_share(activation.rows)
+        if activation.limits is not None:
+            columns[f"saturated/{layer}"] = saturated_share(activation.rows, activation.limits)
+    if found:
+        last = list(found.values())[-1].rows
+        columns["feature_rank"] = effective_rank(last)
+        columns["feature_count"] = last.shape[-1]
+    return columns
+
+
+def data_columns(batch: Batch, seen: Tensor | None) -> Columns:
+    """Return ranges and moments of rewards and of the network's input, and the shares of the
+    actions, over the rows that are learned from."""
+    steps = batch.steps
+    columns: Columns = {}
+    kept = steps.mask.bool()
+    rewards = steps.reward[kept].float()
+    if len(rewards):
+        columns |= spread("reward", rewards) | action_columns(steps.action[kept])
+    if seen is not None and len(seen):
+        columns |= spread("obs", seen.float())
+        parts = seen.reshape(len(seen), -1)
+        columns["obs_constant"] = (parts.amax(0) == parts.amin(0)).float().mean()
+    return columns
+
+
+def action_columns(actions: Tensor) -> Columns:
+    """Return the share of each discrete action [rows], or mean and deviation of each dimension of
+    the others [rows, ...]; empty if there are too many."""
+    if actions.dim() == 1 and not actions.is_floating_point():
+        counts = torch.bincount(actions.long())
+        shares = counts / counts.sum()
+        few = len(counts) <= MOST_ACTIONS
+        return {f"action_share/{i}": x for i, x in enumerate(shares)} if few else {}
+    flat = actions.float().flatten(1)
+    if flat.shape[1] > MOST_ACTIONS:
+        return {}
+    means, deviations = flat.mean(0), flat.std(0, correction=0)
+    return {f"action_mean/{i}": x for i, x in enumerate(means)} | {
+        f"action_std/{i}": x for i, x in enumerate(deviations)
+    }
+
+
+def spread(name: str, values: Tensor) -> Columns:
+    """Return lowest and highest value, mean and deviation as columns that begin with `name`."""
+    return {
+        f"{name}_min": values.amin(),
+        f"{name}_max": values.amax(),
+        f"{name}_mean": values.mean(),
+        f"{name}_std": values.std(correction=0),
+    }
