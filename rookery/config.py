@@ -62,6 +62,50 @@ class RayConfig:
         require(seconds > 0, f"ray.start_seconds must be positive, got {seconds}")
 
 
+TrapLevel = Literal["off", "warn", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrapsConfig:
+    """What to do when a trap finds a fault while the run goes on; none: as `level` says."""
+
+    level: TrapLevel = "warn"
+    """Of all traps: ignore faults, log a warning, or stop the run and save the batch that shows the
+    fault."""
+    equal_seeds: TrapLevel | None = None
+    """Workers play the same episodes."""
+    reward_never_seen: TrapLevel | None = None
+    """All episodes have the same return."""
+    obs_constant: TrapLevel | None = None
+    """The observations never change."""
+    obs_unscaled: TrapLevel | None = None
+    """The network's inputs are large."""
+    zero_gradient: TrapLevel | None = None
+    """The gradient is zero."""
+    layer_without_gradient: TrapLevel | None = None
+    """A layer gets no gradient."""
+    frozen_weights: TrapLevel | None = None
+    """A layer's weights stay the same."""
+    target_never_moves: TrapLevel | None = None
+    """The target network stays the same."""
+    stale_actors: TrapLevel | None = None
+    """Actors play with old weights."""
+    dead_units: TrapLevel | None = None
+    """Most units of a layer are dormant."""
+    saturated_units: TrapLevel | None = None
+    """Most units of a layer are at a limit of their activation function."""
+    learning_rate_high: TrapLevel | None = None
+    """Updates change the policy or the weights by too much."""
+    exploding_gradient: TrapLevel | None = None
+    """The gradient grows by orders of magnitude."""
+    entropy_collapse: TrapLevel | None = None
+    """The policy becomes deterministic before it is better than random."""
+    constant_actions: TrapLevel | None = None
+    """One action is played always."""
+    values_off_scale: TrapLevel | None = None
+    """Value targets exceed every possible sum of rewards."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """All settings of a run."""
@@ -130,6 +174,8 @@ class RunConfig:
     """Preprocessing of the environment."""
     learner: LearnerConfig = field(default=LearnerConfig())
     """Settings of the updates."""
+    traps: TrapsConfig = field(default=TrapsConfig())
+    """Faults that are looked for while the run goes on."""
     ray: RayConfig = field(default=RayConfig())
     """Resources and restarts on a Ray cluster."""
 

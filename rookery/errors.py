@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RookeryError(Exception):
@@ -31,6 +32,11 @@ class Diverged(RookeryError):
     """The loss or the gradient became NaN or infinite."""
 
     exit_status = 3
+
+    def __init__(self, message: str, details: str = "", evidence: Any = None):
+        super().__init__(message, details)
+        self.evidence = evidence
+        """Batch and weights of the update that failed, if they are known."""
 
 
 def require(condition: object, message: str) -> None:

@@ -120,7 +120,9 @@ def attributes_read() -> set[str]:
 def test_every_setting_is_read_by_something(algorithm):
     read = attributes_read()
     settings = flags_of(default_config(algorithm, "CartPole-v1"))
-    assert [name for name in settings if name.rpartition(".")[2] not in read] == []
+    # Levels of single traps are read by name; test_rules.py compares them with the rules.
+    own = [name for name in settings if not name.startswith("traps.")]
+    assert [name for name in own if name.rpartition(".")[2] not in read] == []
 
 
 def top_level_names(path: Path) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
+from rookery.learning.diagnosis import UpdateEvidence
 from rookery.learning.learner import Tensors
 from rookery.runs.checkpoint import Checkpoint
 
@@ -110,6 +111,10 @@ class Backend(ABC):
     @abstractmethod
     def restore(self, saved: Checkpoint) -> None:
         """Continue from a checkpoint; one of another network or optimizer is refused."""
+
+    def evidence(self) -> UpdateEvidence | None:
+        """Return what repeats the last update that was measured; None if it is not known here."""
+        return None
 
     def status(self) -> str | None:
         """Return a table of the workers, if the backend has more to show than a report."""

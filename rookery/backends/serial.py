@@ -10,6 +10,7 @@ from rookery.config import RunConfig
 from rookery.envs import statistics
 from rookery.errors import RookeryError
 from rookery.learning.actor import Actor
+from rookery.learning.diagnosis import UpdateEvidence
 from rookery.learning.learner import Learner
 from rookery.memory.base import Memory
 from rookery.runs.checkpoint import Checkpoint
@@ -71,6 +72,9 @@ class Serial(Backend):
             | actor_metrics([self.tally], self.actor.algorithm.explores_by)
             | {"actors_healthy": self.reducer.world}
         )
+
+    def evidence(self) -> UpdateEvidence | None:
+        return self.learner.evidence
 
     def state(self) -> CheckpointState | None:
         generators = {"actor": self.actor.generator, "memory": self.memory.generator}

@@ -23,6 +23,7 @@ from rookery.backends.common import (
 from rookery.config import RunConfig
 from rookery.errors import Diverged, RunFailed
 from rookery.learning.actor import Actor, Stopped
+from rookery.learning.diagnosis import UpdateEvidence
 from rookery.learning.learner import Learner
 from rookery.machine import lower_priority
 from rookery.memory.replay import Replay
@@ -191,6 +192,9 @@ class Threads(Backend):
             for tally in tallies:
                 tally.wait_s = 0.0
         return columns | {"actors_healthy": self.healthy(), "actor_wait_s": waited}
+
+    def evidence(self) -> UpdateEvidence | None:
+        return self.learner.evidence
 
     def state(self) -> CheckpointState:
         tensors = self.learner.tensors() | {"random": {}}

@@ -107,7 +107,9 @@ def parse_settings(
     """Return the settings of a run, then for each of `kinds` its options, as given in `args`."""
     flags = [flags_of(kind) for kind in kinds]
     known = functools.reduce(operator.or_, flags, flags_of(base))
-    given, extra = parse_flags(args, known, repeatable)
+    given, extra = parse_flags(args, known | {"traps": known["traps.level"]}, repeatable)
+    if "traps" in given:
+        given["traps.level"] = given.pop("traps")
     if extra:
         raise BadInput(f'expected one algorithm and one environment, got "{extra[0]}" too')
     options = [{key: given.pop(key) for key in list(given) if key in own} for own in flags]

@@ -11,6 +11,7 @@ from torch import Tensor
 from rookery.algorithms.base import Algorithm
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
+from rookery.errors import require
 from rookery.learning.layers import (
     Activation,
     ActivationRecorder,
@@ -30,6 +31,32 @@ are left out."""
 MOST_ACTIONS = 32
 """Largest number of actions, or of their dimensions, of which each has a column."""
 Columns = dict[str, Any]
+
+
+class UpdateEvidence(NamedTuple):
+    """What repeats an update: its batch, and the weights before it."""
+
+    batch: Batch
+    weights: dict[str, Tensor]
+    """Weights by name, those of other modules, such as a target network, as "module:name"."""
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, batch: Batch) -> UpdateEvidence:
+        """Return the evidence of an update that was not made yet."""
+        weights = dict(algorithm.network.named_parameters())
+        for name, module in algorithm.saved().items():
+            weights |= {f"{name}:{key}": value for key, value in module.named_parameters()}
+        return cls(batch, {name: value.detach().clone() for name, value in weights.items()})
+
+    def restore(self, algorithm: Algorithm) -> None:
+        """Load the weights into an algorithm of the same settings."""
+        own = UpdateEvidence.of(algorithm, self.batch).weights
+        require(set(own) == set(self.weights), "the evidence is of another network")
+        modules = algorithm.saved() | {"": algorithm.network}
+        with torch.no_grad():
+            for name, value in self.weights.items():
+                module, _, key = name.rpartition(":")
+                dict(modules[module].named_parameters())[key].copy_(value)
 
 
 class BeforeUpdate(NamedTuple):
@@ -61,6 +88,8 @@ class Diagnosis:
         self.due_at = 0.0
         """When the next measurement may be made, if `every` is None."""
         self.target_before: Tensor | None = None
+        self.evidence: UpdateEvidence | None = None
+        """What repeats the last update that was measured."""
 
     def is_due(self, updates: int, now: float) -> bool:
         """True if the update after `updates` updates is to be measured."""
@@ -80,6 +109,7 @@ class Diagnosis:
         sample = sample_of(batch)
         actions = self.algorithm.best_in(sample).action
         weights = self.flat.values.detach().clone()
+        self.evidence = UpdateEvidence.of(self.algorithm, batch)
         self.spent_s = time.perf_counter() - start
         return BeforeUpdate(batch, sample, weights, actions)
 
@@ -179,10 +209,10 @@ def data_columns(batch: Batch, seen: Tensor | None) -> Columns:
     rewards = steps.reward[kept].float()
     if len(rewards):
         columns |= spread("reward", rewards) | action_columns(steps.action[kept])
-    if seen is not None and len(seen):
-        columns |= spread("obs", seen.float())
-        parts = seen.reshape(len(seen), -1)
-        columns["obs_constant"] = (parts.amax(0) == parts.amin(0)).float().mean()
+    if seen is not None and len(seen) > 1:
+        seen = seen.float()
+        columns |= spread("obs", seen)
+        columns["obs_constant"] = (seen.amax(0) == seen.amin(0)).float().mean()
     return columns
 
 

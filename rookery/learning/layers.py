@@ -46,7 +46,7 @@ class ActivationRecorder:
         self.network = network
         self.found: dict[str, Activation] = {}
         self.input: Tensor | None = None
-        """Observations as the first layer gets them, [rows, ...]."""
+        """Observations as the first layer gets them, [rows, components]."""
         self.hooks: list[Any] = []
 
     def __enter__(self) -> ActivationRecorder:
@@ -70,12 +70,14 @@ class ActivationRecorder:
     def note_image(self, module: Image, args: Any, output: Tensor) -> None:
         """Forward hook of image inputs: pixels are scaled by the weights of the next layer."""
         if self.input is None:
-            self.input = output.detach() * module.scale
+            self.input = output.detach().flatten(1) * module.scale
 
     def note_input(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Forward hook of layers with parameters."""
-        if self.input is None and isinstance(args[0], Tensor) and args[0].is_floating_point():
-            self.input = args[0].detach()
+        x = args[0]
+        if self.input is None and isinstance(x, Tensor) and x.is_floating_point():
+            is_image = isinstance(module, nn.Conv2d)
+            self.input = x.detach().flatten(1) if is_image else x.detach().reshape(-1, x.shape[-1])
 
     def recorder_of(self, layer: str, is_convolution: bool) -> Any:
         """Return the forward hook of the activation function of `layer`."""

@@ -17,7 +17,8 @@ from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
-from rookery.learning.diagnosis import Diagnosis
+from rookery.learning.diagnosis import Diagnosis, UpdateEvidence
+from rookery.learning.nonfinite import locate
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
 from rookery.learning.reduce import Reducer
 from rookery.networks.flat import FlatParameters
@@ -92,6 +93,8 @@ class Learner:
         self.metric_names: list[str] = ["loss"]
         self.sums = torch.zeros(2 + METRIC_SLOTS, device=device)
         self.norms, self.metrics = self.sums[0], self.sums[1:]
+        self.norm_sum = self.norms.numpy() if device.type == "cpu" else None
+        """View of `norms` that is fast to read; None on a GPU, where reading waits for it."""
         self.counted = 0
         limited = algorithm.config.max_grad_norm > 0
         self.clip_divisor = torch.ones((), device=device) if limited else None
@@ -161,6 +164,7 @@ class Learner:
         stop = False
         if self.in_one_piece:
             priorities = self.gradient(batch)
+            self.check_gradient(batch)
             self.optimizer.step(self.clip_divisor)
             self.count_update()
         else:
@@ -170,7 +174,7 @@ class Learner:
             found = [self.gradient(part, statistics) for part in self.parts(batch)]
             known = [each for each in found if each is not None]
             priorities = torch.cat(known) if known else None
-            stop = not self.reduce_and_step(statistics)
+            stop = not self.reduce_and_step(batch, statistics)
         if diagnosis is not None and before is not None and not stop:
             diagnosis.after(before)
         self.learn_s += time.perf_counter() - start - (self.reduce_s - reduced)
@@ -221,7 +225,7 @@ class Learner:
                 None if batch.weight is None else batch.weight[index],
             )
 
-    def reduce_and_step(self, statistics: Tensor) -> bool:
+    def reduce_and_step(self, batch: Batch, statistics: Tensor) -> bool:
         """Sum gradient and metrics over ranks, and step along it; False, without a step, if the
         algorithm stops here."""
         if self.config.sync == "allreduce":
@@ -233,15 +237,17 @@ class Learner:
             values = self.flat.spare.tolist()
             if self.algorithm.stop(dict(zip(self.metric_names, values, strict=False))):
                 return False
-        self.step(statistics)
+        self.step(batch, statistics)
         return True
 
-    def step(self, statistics: Tensor) -> None:
+    def step(self, batch: Batch, statistics: Tensor) -> None:
         """Step along the clipped gradient; with sync=broadcast only rank 0, which sends weights."""
         if self.config.reduce == "sum":
             self.flat.grad.mul_(self.reducer.world)
         if self.config.sync == "allreduce" or self.reducer.rank == 0:
             self.measure_and_clip(statistics)
+            if self.config.sync == "allreduce":
+                self.check_gradient(batch, statistics)
             self.optimizer.step(self.clip_divisor)
         if self.config.sync == "broadcast":
             for values in (self.flat.values, self.sums, self.samples):
@@ -280,17 +286,35 @@ class Learner:
         notices, self.notices = self.notices, []
         return notices + self.algorithm.take_notices()
 
+    def check_gradient(self, batch: Batch, statistics: Tensor | None = None) -> None:
+        """Raise Diverged before a step along a gradient that is not finite. On a GPU, where looking
+        at it would wait for the GPU, `check_finite` finds it at the end of the round."""
+        if self.norm_sum is None or math.isfinite(self.norm_sum):
+            return
+        if statistics is None:
+            statistics = self.algorithm.statistics(batch)
+        where = locate(
+            self.algorithm.network, batch, lambda: self.algorithm.loss(batch, statistics).total
+        )
+        raise self.diverged(where, UpdateEvidence.of(self.algorithm, batch))
+
     def check_finite(self) -> None:
         """Raise Diverged if the gradient, the loss or a metric is NaN or infinite."""
         # A sum with anything in it that is not finite is not finite; NumPy is faster for few.
         sums: Any = self.sums.numpy() if self.sums.device.type == "cpu" else self.sums
         if not math.isfinite(float(sums.sum())):
-            values = self.metric_means()
-            bad = next(name for name, value in values.items() if not math.isfinite(value))
-            raise Diverged(
-                f"training diverged: {bad} is {values[bad]} after {self.updates} updates;"
-                " lower algo.learning_rate or algo.max_grad_norm, or look at the rewards' scale"
-            )
+            raise self.diverged()
+
+    def diverged(self, where: str = "", evidence: UpdateEvidence | None = None) -> Diverged:
+        """Return the error that names the first figure that is not finite."""
+        values = dict(zip(["grad_norm", *self.metric_names], self.sums.tolist(), strict=False))
+        bad = next(name for name, value in values.items() if not math.isfinite(value))
+        return Diverged(
+            f"training diverged: {bad} is {values[bad]} after {self.updates} updates"
+            f"{where and ': '}{where}; lower algo.learning_rate or algo.max_grad_norm, or look at"
+            " the rewards' scale",
+            evidence=evidence,
+        )
 
     def take_metrics(self) -> dict[str, float]:
         """Return means of the metrics over the updates since the last call."""
@@ -306,6 +330,11 @@ class Learner:
         """Return means over the updates since the last `take_metrics`."""
         means = (self.sums / self.counted).tolist()
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
+
+    @property
+    def evidence(self) -> UpdateEvidence | None:
+        """What repeats the last update that was measured; None if none was."""
+        return None if self.diagnosis is None else self.diagnosis.evidence
 
     def tensors(self) -> Tensors:
         """Return the weights of the networks and the state of the optimizer."""

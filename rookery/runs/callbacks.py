@@ -36,6 +36,19 @@ class Update(NamedTuple):
     updates: int
 
 
+class Alarm(NamedTuple):
+    """A fault that a trap found."""
+
+    trap: str
+    level: str
+    """"warn", or "stop": the run ends."""
+    text: str
+    remedy: str
+    column: str
+    """Column of the reports that it rests on."""
+    figure: float
+
+
 class Callback:
     """Base class of callbacks: override what you need.
 
@@ -54,6 +67,9 @@ class Callback:
 
     def on_update(self, update: Update) -> None:
         """Called after every round in which the learner made one or more updates."""
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Called when a trap finds a fault."""
 
     def on_checkpoint(self, path: Path) -> None:
         """Called when a checkpoint is complete, with its folder."""
@@ -212,14 +228,21 @@ class TensorBoardSink(Callback):
     _count = itertools.count()
 
     def __init__(self, folder: str | Path, resume_step: int | None = None):
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+        from tensorboard.compat.proto import (  # type: ignore[import-untyped]
+            event_pb2,
+            summary_pb2,
+            tensor_pb2,
+        )
         from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
         self._event: Any = event_pb2.Event
         self._summary: Any = summary_pb2.Summary
+        self._metadata: Any = summary_pb2.SummaryMetadata
+        self._tensor: Any = tensor_pb2.TensorProto
         self._session: Any = event_pb2.SessionLog
         self._writer: Any = record_writer.RecordWriter
         self.folder = Path(folder)
+        self._step = resume_step or 0
         self._open_at(resume_step)
 
     def _open_at(self, resume_step: int | None) -> None:
@@ -241,7 +264,16 @@ class TensorBoardSink(Callback):
             for name, value in report.items()
             if value is not None
         ]
-        self._add(step=int(report["env_steps"]), summary=self._summary(value=values))
+        self._step = int(report["env_steps"])
+        self._add(step=self._step, summary=self._summary(value=values))
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Append the alarm as text."""
+        text = f"{alarm.text}. Try: {alarm.remedy}"
+        tensor = self._tensor(dtype="DT_STRING", string_val=[text.encode()])
+        about = self._metadata(plugin_data={"plugin_name": "text"})
+        value = self._summary.Value(tag=f"alarms/{alarm.trap}", metadata=about, tensor=tensor)
+        self._add(step=self._step, summary=self._summary(value=[value]))
 
     def on_rewind(self, env_steps: int) -> None:
         """Continue in a new file that hides later steps of this one."""

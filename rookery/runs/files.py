@@ -62,9 +62,10 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, to_json(value) + "\n")
 
 
-def to_json(value: Any) -> str:
-    """Return indented, strictly valid JSON: NaN and infinities become null."""
-    return json.dumps(jsonable(value), indent=2, allow_nan=False)
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """Return strictly valid JSON, in one line if `indent` is None: NaN and infinities become
+    null."""
+    return json.dumps(jsonable(value), indent=indent, allow_nan=False)
 
 
 def jsonable(value: Any) -> Any:

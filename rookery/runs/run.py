@@ -24,6 +24,8 @@ class Run:
         self.log_path = path / "log.txt"
         self.progress_path = path / "progress.csv"
         """A row for each report."""
+        self.events_path = path / "events.jsonl"
+        """Alarms, evaluations and checkpoints, a JSON object a line."""
         self.result_path = path / "result.json"
         """Status and totals of a run that ended."""
         self.status_path = path / "status.txt"

@@ -35,10 +35,11 @@ class Checkpointer:
     def save(self, state: CheckpointState | None) -> None:
         """Write a checkpoint, after the report that belongs to it. Ranks other than the first have
         no `state` and write nothing."""
+        if self.run is not None and state is not None:
+            self.reporter.flush()
         self.saved_at = step = self.progress.env_steps
         if self.run is None or state is None:
             return
-        self.reporter.flush()
         folder = self.run.checkpoints
         path = checkpoint.save_checkpoint(
             folder,

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,13 +20,24 @@ from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
 from rookery.diagnostics.profiling import Profile
 from rookery.diagnostics.random_baseline import baseline_of_run
-from rookery.errors import RookeryError, RunFailed
+from rookery.diagnostics.traps import Traps, trap_levels
+from rookery.errors import Diverged, RookeryError, RunFailed
+from rookery.learning.diagnosis import UpdateEvidence
 from rookery.learning.reduce import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
 from rookery.processes import STOP_SIGNALS, handling_signals
 from rookery.reports import draw_split
 from rookery.runs import checkpoint
-from rookery.runs.callbacks import Callback, ConsoleSink, CsvSink, TensorBoardSink, close_all
+from rookery.runs.callbacks import (
+    Alarm,
+    Callback,
+    ConsoleSink,
+    CsvSink,
+    TensorBoardSink,
+    close_all,
+)
+from rookery.runs.events import EventSink
+from rookery.runs.evidence import save_evidence
 from rookery.runs.run import Run
 from rookery.training.checkpointer import Checkpointer, passes_multiple
 from rookery.training.reporter import Progress, Reporter
@@ -69,6 +80,7 @@ class TrainingLoop:
                 CsvSink(run.progress_path, step),
                 TensorBoardSink(run.path, step),
                 ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
+                EventSink(run),
             ]
         self.callbacks = [*writers, *callbacks]
         self.reporter = Reporter(run, config, self.progress, self.callbacks, console)
@@ -93,6 +105,10 @@ class TrainingLoop:
             self.reporter.announce(setup.memory)
         if run is not None and config.random_baseline:
             self.compare_with_random(run)
+        if run is not None and trap_levels(config):
+            baseline = self.reporter.baseline
+            known = None if baseline is None else baseline._asdict()
+            self.callbacks.append(Traps(config, known, self.raise_alarm))
         if saved is not None:
             self.reporter.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
             for line in saved.skipped:
@@ -109,6 +125,28 @@ class TrainingLoop:
             self.reporter.announce(f"random policy: {baseline} ({baseline.episodes} episodes)")
         else:
             run.log("random policy: not measured; 'rookery evaluate random' measures it")
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Report a fault that a trap found; if the trap is to stop the run, save what repeats the
+        fault and raise RunFailed."""
+        self.reporter.announce(f"warning: {alarm.trap}: {alarm.text}. Try: {alarm.remedy}")
+        for callback in self.callbacks:
+            callback.on_alarm(alarm)
+        if alarm.level == "stop":
+            self.save_evidence(alarm.trap, self.backend.evidence(), alarm._asdict())
+            raise RunFailed(f"stopped by the trap {alarm.trap}: {alarm.text}")
+
+    def save_evidence(
+        self, trap: str, evidence: UpdateEvidence | None, about: Mapping[str, Any]
+    ) -> None:
+        """Write what repeats a fault to the run's folder."""
+        if self.run_folder is None or evidence is None:
+            return
+        path = self.run_folder.path / "traps" / trap
+        save_evidence(path, evidence.batch, evidence.weights, about)
+        self.reporter.announce(
+            f"'rookery doctor {self.run_folder.path} --replay {trap}' repeats the update"
+        )
 
     def run(self) -> None:
         """Play and learn until the run is over, and write its result."""
@@ -143,6 +181,8 @@ class TrainingLoop:
                     backend.close()
             self.write_result(status)
         except RookeryError as error:
+            if isinstance(error, Diverged):
+                self.save_evidence("diverged", error.evidence, {"text": str(error)})
             if self.run_folder is not None:
                 self.run_folder.write_failure(str(error), error.details)
             raise

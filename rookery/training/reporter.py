@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
 import psutil
 from torch import Tensor
 
@@ -45,6 +46,9 @@ class Progress:
     lengths: collections.deque[int] = field(
         default_factory=lambda: collections.deque(maxlen=WINDOW)
     )
+    alike: collections.deque[bool] = field(default_factory=lambda: collections.deque(maxlen=WINDOW))
+    """For each of the newest reports of a worker with episodes: True if the first worker's were the
+    same."""
     interrupted: bool = False
     seconds_before: float = 0.0
     """Training time before the resumption."""
@@ -56,6 +60,8 @@ class Progress:
         self.interrupted = any(worker.interrupted for worker in report.workers)
         # All ranks take the time of the first, so that they agree when time is up.
         self.seconds = self.seconds_before + report.workers[0].seconds
+        first, *others = (worker.episodes for worker in report.workers)
+        self.alike += [episodes == first for episodes in others if episodes]
         for worker in report.workers:
             self.env_steps += worker.env_steps
             self.episodes += len(worker.episodes)
@@ -91,9 +97,14 @@ class Progress:
                 "episode_return_mean": sum(self.returns) / len(self.returns),
                 "episode_return_min": min(self.returns),
                 "episode_return_max": max(self.returns),
+                "episode_return_std": float(np.std(self.returns)),
                 "episode_return_ema": self.return_ema,
                 "episode_length_mean": sum(self.lengths) / len(self.lengths),
+                "episode_length_std": float(np.std(self.lengths)),
+                "episode_length_max": max(self.lengths),
             }
+        if self.alike:
+            columns["workers_alike"] = sum(self.alike) / len(self.alike)
         return columns
 
     def state(self) -> dict[str, Any]:

@@ -65,9 +65,11 @@ def test_json_says_what_a_failure_means(capsys):
     [
         ([], ["expected", "algorithm"]),
         (["--json"], ["expected", "algorithm"]),
-        (["poo"], ['"poo"', '"ppo"', "Possible: apex, dqn"]),
-        (["CartPole-v1"], ['"CartPole-v1"', "an environment cannot be examined"]),
-        (["."], ['"."', "a run's folder cannot be examined"]),
+        (["poo"], ['"poo"', '"ppo"', "environment"]),
+        (["."], ["not a run folder", "config.json"]),
+        ([".", "--replay", "zero_gradient"], ["not a run folder"]),
+        (["CartPole-v1", "Acrobot-v1"], ["Acrobot-v1"]),
+        (["CartPole-v1", "--algorithm", "pop"], ["pop", "ppo"]),
         (["ppo", "CartPole-v1"], ["CartPole-v1"]),
         (["ppo", "--resume", "x"], ["--resume", "doctor"]),
         (["ppo", "--name", "x"], ["--name", "--runs-dir"]),
@@ -84,6 +86,12 @@ def test_bad_input_is_one_line_and_exits_with_status_2(capsys, args, words):
     (line,) = err.splitlines()
     assert (status, out) == (2, "")
     assert all(word in line for word in words)
+
+
+def test_unknown_algorithm_for_an_environment_is_refused_before_it_is_played(capsys):
+    status, _, err = call(capsys, "CartPole-v1", "--algorithm", "nope")
+    assert status == 2
+    assert "nope" in err
 
 
 def test_help_lists_the_options(capsys):

@@ -164,9 +164,9 @@ def test_a_loss_that_is_not_finite_ends_the_run(bad):
     wrong.steps.extra["advantage"][1, 2] = bad
     learner.update(good)
     learner.check_finite()
-    learner.update(wrong)
-    learner.update(good)
-    with pytest.raises(Diverged, match=r"training diverged: .* after 3 updates"):
+    with pytest.raises(Diverged, match=r"training diverged: .* after 1 updates"):
+        learner.update(wrong)
+    with pytest.raises(Diverged):
         learner.take_metrics()
     with pytest.raises(Diverged):
         learner.check_finite()

@@ -1,5 +1,6 @@
 """What cannot be done on a cluster is told in one line, soon, and leaves nothing behind."""
 
+import re
 import socket
 import sys
 
@@ -99,7 +100,9 @@ def test_a_wait_for_others_has_a_limit(joined_cluster, tmp_path):
         hog = ray.util.placement_group([{"CPU": cpus} for cpus in (1, 2, 2)])
         ray.get(hog.ready())
         line = refused(tmp_path, actors=1, ray={"start_seconds": 9})
-        assert "timed out after 9 s (ray.start_seconds) waiting for 1 of 1 actors" in line
+        # On a busy machine the learner itself may not be ready in time.
+        waiting = r"waiting for (1 of 1 actors|the learner)"
+        assert re.search(rf"timed out after 9 s \(ray.start_seconds\) {waiting}", line)
         assert "of which 0 CPUs are free" in line
     finally:
         ray.shutdown()
