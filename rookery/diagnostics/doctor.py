@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.diagnostics import rules_settings  # isort: skip  # noqa: F401
-from rookery.diagnostics import rules_learning  # isort: skip  # noqa: F401
+from rookery.diagnostics import all_rules  # noqa: F401
 from rookery.diagnostics.history import History, Verdict
 from rookery.diagnostics.rules import LEAST_MEASUREMENTS, RunFinding, find_faults
 from rookery.errors import BadInput, require

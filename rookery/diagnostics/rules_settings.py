@@ -19,6 +19,8 @@ from rookery.diagnostics.rules import (
 JUDGED_EPISODES = 100
 UNSCALED = 50.0
 """Size of a network's input above which it counts as not scaled."""
+NORMALIZED = 3.0
+"""Deviation of normalised inputs, up or down from 1, that is still in order."""
 SHORT_HORIZON = 10.0
 SMALL_REPLAY = 2_000
 
@@ -71,10 +73,12 @@ def gamma_short(history: History) -> Symptom | None:
 )
 def replay_small(history: History) -> Symptom | None:
     """The replay memory forgets before it can be learned from."""
-    capacity, length = history.setting("algo.capacity"), history.last("episode_length_mean")
-    if not isinstance(capacity, int) or capacity >= max(SMALL_REPLAY, 5 * (length or 0)):
+    capacity, length = history.setting("algo.capacity"), history.last("episode_length_mean") or 0.0
+    lanes = history.setting("envs") or 1
+    if not isinstance(capacity, int) or capacity >= max(SMALL_REPLAY, 2 * length * lanes):
         return None
-    text = f"the replay memory holds {capacity:,} rows, episodes have {length or 0:.0f} steps"
+    text = f"the replay memory holds {capacity:,} rows of {lanes} environments, whose episodes have"
+    text += f" {length:.0f} steps"
     return Symptom("algo.capacity", float(capacity), 0, text)
 
 
@@ -90,6 +94,21 @@ def no_importance_weights(history: History) -> Symptom | None:
         return None
     text = f"algo.alpha {alpha:g} draws by priority, and algo.beta 0 does not correct for it"
     return Symptom("algo.beta", 0.0, 0, text)
+
+
+@rule(
+    "importance_weights_dropped",
+    remedy="multiply the loss of each row by its weight, Batch.weight",
+    source="Schaul et al. 2016, section 3.4; " + MEASURED,
+)
+def importance_weights_dropped(history: History) -> Symptom | None:
+    """Importance weights are all 1, although rows are drawn by priority."""
+    alpha, beta = history.setting("algo.alpha"), history.setting("algo.beta")
+    weights = history.series("replay_weight_mean")
+    if not alpha or not beta or not all_equal(weights.values, 1.0):
+        return None
+    text = f"all importance weights are 1, with algo.alpha {alpha:g} and algo.beta {beta:g}"
+    return Symptom("replay_weight_mean", 1.0, int(weights.steps[0]), text)
 
 
 @rule(
@@ -183,6 +202,25 @@ def obs_unscaled(history: History) -> Symptom | None:
         return None
     text = f"the network's inputs reach {figure:.3g}; about 1 suits it"
     return Symptom("obs_max", figure, int(low.steps[0]), text)
+
+
+@rule(
+    "obs_statistics",
+    remedy="look at the statistics of normalisation: the network's input must have a deviation near"
+    " 1",
+    source="by construction; " + MEASURED,
+    explains=("learning_rate_low", *LEARNING),
+)
+def obs_statistics(history: History) -> Symptom | None:
+    """Normalised observations are not on the scale 1."""
+    spread = history.series("obs_std")
+    if not history.setting("env.normalize_obs") or len(spread) < LEAST_MEASUREMENTS:
+        return None
+    figure = float(np.median(spread.late()))
+    if 1 / NORMALIZED <= figure <= NORMALIZED:
+        return None
+    text = f"observations are normalised, but their deviation is {figure:.3g}"
+    return Symptom("obs_std", figure, int(spread.steps[0]), text)
 
 
 @rule(

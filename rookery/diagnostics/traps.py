@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rookery.config import RunConfig, to_values
-
-from rookery.diagnostics import rules_settings  # isort: skip  # noqa: F401
-from rookery.diagnostics import rules_learning  # isort: skip  # noqa: F401
+from rookery.diagnostics.all_rules import RUN_RULES
 from rookery.diagnostics.history import History
-from rookery.diagnostics.rules import RUN_RULES, RunFinding, find_faults
+from rookery.diagnostics.rules import RunFinding, find_faults
 from rookery.runs.callbacks import Alarm, Callback
 
 

@@ -209,6 +209,8 @@ def data_columns(batch: Batch, seen: Tensor | None) -> Columns:
     rewards = steps.reward[kept].float()
     if len(rewards):
         columns |= spread("reward", rewards) | action_columns(steps.action[kept])
+    if batch.weight is not None:
+        columns["replay_weight_mean"] = batch.weight.mean()
     if seen is not None and len(seen) > 1:
         seen = seen.float()
         columns |= spread("obs", seen)

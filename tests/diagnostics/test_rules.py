@@ -43,6 +43,13 @@ HEALTHY = {
     "obs_constant": 0.0,
     "reward_min": 0.0,
     "reward_max": 1.0,
+    "reward_mean": 0.9,
+    "obs_std": 0.9,
+    "target_std": 20.0,
+    "target_mean": 40.0,
+    "policy_loss": -0.005,
+    "entropy": 0.4,
+    "replay_weight_mean": 0.6,
     "target_min": 0.0,
     "target_max": 60.0,
     "epsilon": 0.05,
@@ -71,6 +78,10 @@ FAULTS = {
     "gamma_short": {"settings": {"algo.gamma": 0.5}},
     "replay_small": {"settings": {"algo.capacity": 500}},
     "no_importance_weights": {"settings": {"algo.alpha": 0.6, "algo.beta": 0.0}},
+    "importance_weights_dropped": {
+        "settings": {"algo.alpha": 0.6, "algo.beta": 0.4},
+        "changes": {"replay_weight_mean": 1.0},
+    },
     "epsilon_stuck": {"changes": {"epsilon": 1.0}},
     "equal_seeds": {"changes": {"workers_alike": 1.0}},
     "reward_never_seen": {
@@ -78,6 +89,7 @@ FAULTS = {
     },
     "obs_constant": {"changes": {"obs_constant": 1.0}},
     "obs_unscaled": {"changes": {"obs_max": 255.0}},
+    "obs_statistics": {"settings": {"env.normalize_obs": True}, "changes": {"obs_std": 0.01}},
     "truncation_varies": {"changes": {"episode_truncated_share": 1.0}},
     "time_limit_terminates": {
         "changes": {
@@ -92,8 +104,10 @@ FAULTS = {
     "target_never_moves": {"changes": {"target_change": 0.0}},
     "stale_actors": {"changes": {"policy_lag_mean": 200.0}},
     "dead_units": {"changes": {"dormant/a": lambda done: min(1.0, 2 * done)}},
-    "saturated_units": {"changes": {"saturated/a": 0.7}},
-    "learning_rate_high": {"changes": {"kl": 0.5, "saturated/a": 0.9}},
+    "saturated_units": {"changes": POOR | {"saturated/a": 0.97}},
+    "learning_rate_high": {
+        "changes": POOR | {"kl": lambda done: 20.0 if done < 0.1 else 0.0, "saturated/a": 1.0}
+    },
     "learning_rate_low": {"changes": POOR | {"update_ratio/a": 1e-6, "update_ratio/b": 1e-5}},
     "exploding_gradient": {"changes": POOR | {"grad_norm": lambda done: 10 ** (6 * done)}},
     "advantage_scale": {
@@ -104,7 +118,10 @@ FAULTS = {
     "entropy_stuck": {"changes": {"entropy_share": 0.995}},
     "constant_actions": {"changes": POOR | {"action_share/0": 0.0, "action_share/1": 1.0}},
     "values_off_scale": {"changes": {"target_max": lambda done: 1e4 * done}},
-    "value_not_learned": {"changes": POOR | {"explained_variance": 0.0}},
+    "value_not_learned": {
+        "changes": POOR | {"explained_variance": 0.0, "target_std": 5.0, "target_mean": 20.0}
+    },
+    "reward_sign": {"changes": {"reward_mean": -1.0}},
     "worse_than_random": {"changes": {"episode_return_mean": 9.0, "episode_return_std": 1.0}},
     "not_learning": {"changes": POOR},
 }
@@ -136,13 +153,30 @@ def test_a_cause_hides_its_symptoms():
 
 
 def test_step_is_that_since_which_the_figure_is_wrong():
-    found = find_faults(history({"saturated/a": lambda done: float(done > 0.4)}))
+    found = find_faults(history({"dormant/a": lambda done: float(done > 0.4)}))
     assert [(each.rule, each.step, each.column) for each in found] == [
-        ("saturated_units", 9_000, "saturated/a")
+        ("dead_units", 9_000, "dormant/a")
     ]
     series = history({"kl": lambda done: done}).series("kl")
     assert first_step(series, series.values > 0.5) == 11_000
     assert first_step(series, series.values < 2) == 1_000
+
+
+def test_a_large_entropy_bonus_is_blamed_earlier():
+    changes = {"entropy_share": 0.9, "entropy": 0.62}
+    assert find_faults(history(changes)) == []
+    (found,) = find_faults(history(changes, settings={"algo.entropy_coef": 1.0}))
+    assert found.rule == "entropy_stuck"
+    assert "124 times" in found.text
+
+
+def test_values_of_episodes_that_terminate_are_bounded_by_their_length():
+    # Twelve rewards of 1 with gamma 0.99 are worth 11.4; 50 is too much, unless they are truncated.
+    changes = {"episode_length_max": 12, "target_max": 50.0, "episode_truncated_share": 0.0}
+    (found,) = find_faults(history(changes))
+    assert found.rule == "values_off_scale"
+    assert "allow 11.4" in found.text
+    assert find_faults(history(changes | {"episode_truncated_share": 0.5})) == []
 
 
 def test_verdict_is_a_test_of_two_means():
