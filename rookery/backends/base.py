@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from rookery.data.steps import FinishedEpisode
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
 from rookery.learning.learner import Tensors
@@ -42,8 +43,7 @@ class WorkerProgress(NamedTuple):
     """Progress of one rank or actor since the last report; times are since the backend started."""
 
     env_steps: int
-    episodes: list[tuple[float, int]]
-    """Return and length of each finished episode."""
+    episodes: list[FinishedEpisode]
     notices: list[str]
     """Lines for the log."""
     times: Times

@@ -45,6 +45,9 @@ class Progress:
     lengths: collections.deque[int] = field(
         default_factory=lambda: collections.deque(maxlen=WINDOW)
     )
+    truncated: collections.deque[bool] = field(
+        default_factory=lambda: collections.deque(maxlen=WINDOW)
+    )
     interrupted: bool = False
     seconds_before: float = 0.0
     """Training time before the resumption."""
@@ -59,9 +62,10 @@ class Progress:
         for worker in report.workers:
             self.env_steps += worker.env_steps
             self.episodes += len(worker.episodes)
-            for episode_return, length in worker.episodes:
+            for episode_return, length, truncated in worker.episodes:
                 self.returns.append(episode_return)
                 self.lengths.append(length)
+                self.truncated.append(truncated)
                 before = episode_return if self.return_ema is None else self.return_ema
                 self.return_ema = EMA_DECAY * before + (1 - EMA_DECAY) * episode_return
 
@@ -94,6 +98,8 @@ class Progress:
                 "episode_return_ema": self.return_ema,
                 "episode_length_mean": sum(self.lengths) / len(self.lengths),
             }
+        if self.truncated:
+            columns["episode_truncated_share"] = sum(self.truncated) / len(self.truncated)
         return columns
 
     def state(self) -> dict[str, Any]:
@@ -106,6 +112,7 @@ class Progress:
             "return_ema": self.return_ema,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
+            "truncated": list(self.truncated),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -122,6 +129,8 @@ class Progress:
         self.return_ema = state["return_ema"]
         self.returns = collections.deque(state["returns"], WINDOW)
         self.lengths = collections.deque(state["lengths"], WINDOW)
+        # Checkpoints of earlier versions lack it: then it is counted from the resumption on.
+        self.truncated = collections.deque(state.get("truncated", ()), WINDOW)
 
 
 class Mark(NamedTuple):
