@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rookery.data.steps import FinishedEpisode
+from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
 from rookery.learning.learner import Tensors
@@ -110,6 +111,11 @@ class Backend(ABC):
     @abstractmethod
     def restore(self, saved: Checkpoint) -> None:
         """Continue from a checkpoint; one of another network or optimizer is refused."""
+
+    def observations(self) -> ObservationRecord | None:
+        """Return the newest observations of the run's first environment, which `inspect_every`
+        makes it record; None if they cannot be had now."""
+        return None
 
     def status(self) -> str | None:
         """Return a table of the workers, if the backend has more to show than a report."""
