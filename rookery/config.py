@@ -151,6 +151,9 @@ class RunConfig:
     """Episodes of each evaluation."""
     eval_epsilon: float = 0.0
     """Share of random actions in evaluations; the other actions are greedy."""
+    inspect_every: int = 0
+    """Agent steps between pictures of what the network gets, in the run's folder `plots`; 0:
+    never."""
     random_baseline: bool = True
     """Report the return of a random policy beside the agent's; it is measured for at most a second
     where it is not cached."""
@@ -182,7 +185,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         counts = ("env_steps", "actors", "learners", "envs", "threads", "keep_checkpoints")
         require_least(self, 1, (*counts, "checkpoint_steps", "eval_steps", "eval_episodes"))
-        require_least(self, 0, ("seed", "actor_restarts", "warm_up_updates", "diagnose"))
+        whole = ("seed", "actor_restarts", "warm_up_updates", "diagnose", "inspect_every")
+        require_least(self, 0, whole)
         require(
             0 <= self.eval_epsilon <= 1, f"eval_epsilon must lie in [0, 1], got {self.eval_epsilon}"
         )

@@ -39,7 +39,7 @@ LAYERS = {
         *("backends", "config", "learning", "algorithms", "envs", "runs", "reports", "data"),
     },
     "config": {"learning", "algorithms", "networks", "envs", "fields"},
-    "learning": {"algorithms", "networks", "tracing", "data"},
+    "learning": {"algorithms", "memory", "networks", "tracing", "data"},
     "algorithms": {"memory", "networks", "tracing", "data"},
     "memory": {"data"},
     "networks": {"data"},

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from rookery.data.steps import FinishedEpisode
+from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
 from rookery.learning.diagnosis import UpdateEvidence
@@ -43,8 +45,7 @@ class WorkerProgress(NamedTuple):
     """Progress of one rank or actor since the last report; times are since the backend started."""
 
     env_steps: int
-    episodes: list[tuple[float, int]]
-    """Return and length of each finished episode."""
+    episodes: list[FinishedEpisode]
     notices: list[str]
     """Lines for the log."""
     times: Times
@@ -114,6 +115,11 @@ class Backend(ABC):
 
     def evidence(self) -> UpdateEvidence | None:
         """Return what repeats the last update that was measured; None if it is not known here."""
+        return None
+
+    def observations(self) -> ObservationRecord | None:
+        """Return the newest observations of the run's first environment, which `inspect_every`
+        makes it record; None if they cannot be had now."""
         return None
 
     def status(self) -> str | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rookery.algorithms.base import Algorithm
 from rookery.backends.base import WorkerProgress
-from rookery.data.steps import Batch
+from rookery.data.steps import Batch, FinishedEpisode
 from rookery.envs import statistics
 from rookery.errors import require
 from rookery.learning.actor import Actor, Played, Times
@@ -43,7 +43,7 @@ class ActorTally:
 
     def __init__(self) -> None:
         self.env_steps = 0
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[FinishedEpisode] = []
         self.notices: list[str] = []
         self.times = Times()
         self.earlier_times = Times()

@@ -30,6 +30,7 @@ from rookery.envs import (
     statistics,
     turned,
 )
+from rookery.envs.wrappers.observation_record import record_observations
 from rookery.errors import require
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner
@@ -156,7 +157,8 @@ def make_driver(config: RunConfig, saved: Checkpoint | None, log: Log) -> Backen
 def make_actor_env(config: RunConfig, number: int, threads: int) -> VectorEnv:
     """Return the environments of actor `number`, stepped by `threads` threads."""
     name = turned(config.environment, number * config.envs)
-    return make_env(name, config.env, num_envs=config.envs, threads=threads)
+    env = make_env(name, config.env, num_envs=config.envs, threads=threads)
+    return record_observations(env) if config.inspect_every and number == 0 else env
 
 
 def make_actor(

@@ -8,6 +8,7 @@ from rookery.backends.base import Backend, CheckpointState, Report, Setup
 from rookery.backends.common import ActorTally, actor_metrics, learn_from, normalizer_tensors
 from rookery.config import RunConfig
 from rookery.envs import statistics
+from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import RookeryError
 from rookery.learning.actor import Actor
 from rookery.learning.diagnosis import UpdateEvidence
@@ -97,6 +98,9 @@ class Serial(Backend):
         if f"actor.{rank}" in random:
             self.actor.generator.set_state(random[f"actor.{rank}"])
             self.memory.generator.set_state(random[f"memory.{rank}"])
+
+    def observations(self) -> ObservationRecord | None:
+        return observations_of(self.actor.env)
 
     def close(self) -> None:
         self.actor.env.close()

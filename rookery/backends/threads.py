@@ -21,6 +21,7 @@ from rookery.backends.common import (
     actor_metrics,
 )
 from rookery.config import RunConfig
+from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import Diverged, RunFailed
 from rookery.learning.actor import Actor, Stopped
 from rookery.learning.diagnosis import UpdateEvidence
@@ -203,6 +204,10 @@ class Threads(Backend):
     def restore(self, saved: Checkpoint) -> None:
         self.learner.load(saved.tensors, saved.meta)
         self.weights.publish(self.learner.flat.values)
+
+    def observations(self) -> ObservationRecord | None:
+        with self.paused():
+            return observations_of(self.threads[0].player.actor.env)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

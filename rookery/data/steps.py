@@ -1,4 +1,4 @@
-"""`Steps`, the rows of experience, and the tuples that carry them between components."""
+"""`Steps`, the rows of experience, and the tuples that carry them between components; episodes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ class Segment(NamedTuple):
     """The recurrent state before `next_obs`."""
     reward: Tensor
     """The reward before the first row, [B]; 0 at an episode's start."""
+
+
+class FinishedEpisode(NamedTuple):
+    """A whole episode of the environment, also where a lost life ends those of the learner."""
+
+    episode_return: float
+    """Sum of the raw rewards."""
+    length: int
+    """Agent steps without reset rows."""
+    truncated: bool
+    """True if a time limit ended it rather than the environment; False if both did."""
 
 
 class Lanes(NamedTuple):

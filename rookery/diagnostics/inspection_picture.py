@@ -15,9 +15,11 @@ from rookery.data.tree import tree_map
 from rookery.diagnostics.inspection_plays import Tap, tapped
 from rookery.envs import EnvOptions, make_env, plays_atari
 from rookery.envs.spaces import Array, Path, dotted, part_at, space_leaves, value_range
+from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.policy import RandomPolicy
 from rookery.reports import require_matplotlib, save_figure
+from rookery.runs.files import writing
 
 VIEWED_ROWS = 300
 """Rows of a view, for ranges and histograms."""
@@ -158,6 +160,13 @@ def draw_env(name: str, options: EnvOptions, seed: int, picture: FilePath) -> li
     return lines
 
 
+def draw_record(record: ObservationRecord, title: str, picture: FilePath) -> None:
+    """Write the picture of observations that were recorded without frames."""
+    with writing(picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    draw_view(EnvView(title, *record, frames={}), picture)
+
+
 def draw_view(view: EnvView, picture: FilePath) -> None:
     """Write the picture of a view."""
     from matplotlib.figure import Figure
@@ -165,8 +174,10 @@ def draw_view(view: EnvView, picture: FilePath) -> None:
     parts = list(space_leaves(view.seen_space))[:MOST_PARTS]
     images = any(drawn_as_image(leaf) for _, leaf in parts)
     heights = [part_height(view, path, leaf) for path, leaf in parts]
-    top = [] if images else [2.6]
-    figure = Figure(figsize=(13, 0.7 + sum(top) + sum(heights)), layout="constrained")
+    top = [] if images else [2.6 if view.frames else 0.8 + 0.14 * len(raw_text(view, 0))]
+    figure = Figure(figsize=(13, 0.7 + sum(top) + sum(heights)))
+    # Legends below the axes of vectors reach over the default padding.
+    figure.set_layout_engine("constrained", h_pad=0.04 if images else 0.12)
     figure.suptitle(picture_title(view))
     grid: Any = figure.subfigures(len(top) + len(parts), 1, height_ratios=[*top, *heights])
     sections = np.atleast_1d(grid)
@@ -196,7 +207,7 @@ def part_height(view: EnvView, path: Path, leaf: Space[Any]) -> float:
         return 1.9 * len(view.rows)
     size = math.prod(leaf.shape or ())
     if isinstance(leaf, spaces.Box) and size <= NAMED_COMPONENTS_DRAWN:
-        return 2.4 + 0.16 * size
+        return 2.6 + 0.16 * size
     return 3.0
 
 
@@ -211,20 +222,30 @@ def draw_frames(section: Any, view: EnvView) -> None:
 
 
 def draw_raw(axes: Any, view: EnvView, row: int) -> None:
-    """Draw the frame of a row; without frames, write the raw observation's numbers."""
+    """Draw the frame of a row; without frames the first image of the raw observation, or its
+    numbers."""
     if row in view.frames:
         axes.imshow(view.frames[row])
         return
-    lines = []
+    for path, rows in view.raw.items():
+        if drawn_as_image(part_at(view.raw_space, path)):
+            coloured = rows.ndim == 4 and rows.shape[-1] == 3 and rows.dtype == np.uint8
+            axes.imshow(rows[row] if coloured else channels(rows[row])[-1][1], cmap="gray")
+            return
+    lines = raw_text(view, row)
+    axes.text(0.5, 0.5, "\n".join(lines), ha="center", va="center", family="monospace", fontsize=8)
+
+
+def raw_text(view: EnvView, row: int) -> list[str]:
+    """Return lines with the numbers of a raw observation, at most 14."""
+    lines: list[str] = []
     for path, rows in view.raw.items():
         values = np.ravel(rows[row])
         numbers = [f"{value:.4g}" for value in values[:NUMBERS]]
         numbers += [f"... {values.size} numbers"] if values.size > NUMBERS else []
         head = [dotted(path)] if path else []
         lines += head + [" ".join(numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
-    axes.text(
-        0.5, 0.5, "\n".join(lines[:14]), ha="center", va="center", family="monospace", fontsize=8
-    )
+    return lines[:14]
 
 
 def draw_image(section: Any, view: EnvView, path: Path, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -12,13 +12,20 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Algorithm, Collection, carry
-from rookery.data.steps import Decision, Lanes, Segment, Steps
+from rookery.data.steps import Decision, FinishedEpisode, Lanes, Segment, Steps
 from rookery.data.tree import Tree, to_tensors, tree_map, tree_replace
 
 
 def episodes_per_lane(episodes: int, lanes: int) -> np.ndarray:
     """Return how many of `episodes` each lane plays, [lanes]."""
     return episodes // lanes + (np.arange(lanes) < episodes % lanes)
+
+
+def finished_episode(ended: Mapping[str, np.ndarray], lane: int) -> FinishedEpisode:
+    """Return the episode that ended in a lane, from `info["episode"]` (see EpisodeStatistics)."""
+    return FinishedEpisode(
+        float(ended["return"][lane]), int(ended["length"][lane]), bool(ended["truncated"][lane])
+    )
 
 
 def stacked(rows: Sequence[Any]) -> Any:
@@ -70,8 +77,7 @@ class Played(NamedTuple):
 
     env_steps: int
     """Steps without reset rows."""
-    episodes: list[tuple[float, int]]
-    """Return and length of each finished episode."""
+    episodes: list[FinishedEpisode]
     notices: list[str]
     """Lines for the log from the environments and the algorithm."""
     times: Times
@@ -121,7 +127,7 @@ class Actor:
         self.env_s = 0.0
         self.inference_s = 0.0
         self.transfer_s = 0.0
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[FinishedEpisode] = []
         self.notices: list[str] = []
         self.explore = algorithm.exploration(0, self.lanes)
         self.begin(seed if env_seed is None else env_seed)
@@ -178,8 +184,7 @@ class Actor:
             if "episode" in info:
                 ended = info["episode"]
                 done = ended["done"] if counted is None else ended["done"] & counted
-                for lane in done.nonzero()[0]:
-                    self.episodes.append((float(ended["return"][lane]), int(ended["length"][lane])))
+                self.episodes += [finished_episode(ended, lane) for lane in done.nonzero()[0]]
             self.notices += info.get("notices", ())
             mask = ~self.resetting
             if "lost" in info:  # a server is unreachable: no step was made there

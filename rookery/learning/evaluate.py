@@ -10,8 +10,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import carry
-from rookery.learning.actor import episodes_per_lane
+from rookery.data.steps import FinishedEpisode
+from rookery.learning.actor import episodes_per_lane, finished_episode
 from rookery.learning.policy import Policy, RandomPolicy
+from rookery.learning.value_bias import ValueBias
 
 RESAMPLES = 2_000
 
@@ -39,34 +41,47 @@ class Scores:
         }
 
 
-def evaluate(policy: Policy | RandomPolicy, env: VectorEnv, episodes: int, seed: int) -> Scores:
+def evaluate(
+    policy: Policy | RandomPolicy,
+    env: VectorEnv,
+    episodes: int,
+    seed: int,
+    bias: ValueBias | None = None,
+) -> Scores:
     """Play exactly `episodes` episodes on `env`; each lane plays a number fixed beforehand.
 
     Taking whichever episodes end first would favour short ones. What a lane plays after its
-    share is not counted.
+    share is not counted. Steps that count are added to `bias`, if it is given.
     """
     lanes = env.num_envs
     left = episodes_per_lane(episodes, lanes)
-    played: list[tuple[float, int]] = []
-    obs, _ = env.reset(seed=seed)
+    played: list[FinishedEpisode] = []
+    obs, info = env.reset(seed=seed)
     state = policy.begin(lanes)
+    if bias is not None:
+        bias.begin(lanes, info)
     resetting = np.zeros(lanes, dtype=bool)
     reward = np.zeros(lanes)
     while (left > 0).any():
-        action, state = policy.decide(obs, reward, state)
+        action, state_after = policy.decide(obs, reward, state)
+        if bias is not None:
+            bias.predict(obs, reward, state)
         obs, reward, terminated, truncated, info = env.step(action)
+        if bias is not None:
+            bias.add((left > 0) & ~resetting, reward, terminated, truncated, info)
         for notice in info.get("notices", ()):
             print(notice, file=sys.stderr)
         if "episode" in info:
             ended = info["episode"]["done"] & (left > 0)
             left -= ended
-            for lane in ended.nonzero()[0]:
-                episode = info["episode"]
-                played.append((episode["return"][lane], episode["length"][lane]))
+            played += [finished_episode(info["episode"], lane) for lane in ended.nonzero()[0]]
         reward = np.where(resetting, 0.0, reward)
-        state = carry(state, resetting)
+        state = carry(state_after, resetting)
         resetting = terminated | truncated
-    return Scores(np.array([r for r, _ in played]), np.array([n for _, n in played]))
+    return Scores(
+        np.array([episode.episode_return for episode in played]),
+        np.array([episode.length for episode in played]),
+    )
 
 
 def interquartile_mean(values: np.ndarray) -> float:

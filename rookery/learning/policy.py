@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from rookery.algorithms.base import Algorithm, Spaces, carry
 from rookery.data.steps import Lanes
 from rookery.data.tree import Tree, to_tensors, tree_map
-from rookery.networks.encoders import legal_actions_of
+from rookery.memory.returns import unrescale
+from rookery.networks.encoders import legal_actions_of, mask_illegal
 
 LONG_AFTER = 10**12
 """Environment steps for exploration as at the end of training."""
@@ -73,6 +75,24 @@ class Policy:
             decision.state, torch.as_tensor(action, device=self.device)
         )
 
+    @torch.inference_mode()
+    def values(self, obs: Tree, reward: np.ndarray, state: Tree) -> np.ndarray | None:
+        """Return predicted values [B] of preprocessed observations, V(s) or max Q(s, a) over legal
+        actions, on the scale of returns; None if the algorithm computes none.
+
+        With noise in the weights it is that of the last decision: none if greedy.
+        """
+        rows = to_tensors(obs, self.device)
+        before = torch.as_tensor(reward, dtype=torch.float32, device=self.device)
+        extra = self.algorithm.best(rows, before, state).extra
+        value = extra.get("value")
+        if "q" in extra:
+            legality = self.drawn.legality
+            legal = None if legality is None else legality(rows)
+            value = on_return_scale(self.algorithm, mask_illegal(extra["q"], legal, -math.inf))
+            value = value.amax(-1)
+        return None if value is None else value.cpu().numpy()
+
     def begin(self, lanes: int) -> Tree:
         """Return the state at the start of `lanes` episodes."""
         return self.algorithm.initial_state(lanes)
@@ -80,6 +100,11 @@ class Policy:
     def carry(self, state: Tree, resetting: np.ndarray) -> Tree:
         """Return the state with the lanes of reset rows cleared."""
         return carry(state, resetting)
+
+
+def on_return_scale(algorithm: Algorithm, q: torch.Tensor) -> torch.Tensor:
+    """Return action values on the scale of returns: with algo.rescale they are on the scale h."""
+    return unrescale(q) if getattr(algorithm.config, "rescale", False) else q
 
 
 class EvenDraw:

@@ -27,6 +27,8 @@ class Episode(NamedTuple):
     """Environment steps of the run, up to the report that the episode came with."""
     episode_return: float
     length: int
+    truncated: bool
+    """True if a time limit ended it rather than the environment."""
 
 
 class Update(NamedTuple):

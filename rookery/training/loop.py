@@ -18,6 +18,7 @@ from rookery.backends.base import LearnerLost
 from rookery.backends.factory import make_backend
 from rookery.backends.ranks.launch import CONSOLE
 from rookery.config import RunConfig
+from rookery.diagnostics.inspection_picture import draw_record
 from rookery.diagnostics.profiling import Profile
 from rookery.diagnostics.random_baseline import baseline_of_run
 from rookery.diagnostics.traps import Traps, trap_levels
@@ -208,10 +209,25 @@ class TrainingLoop:
                 self.checkpointer.add_scores(
                     evaluate_while_training(config, state.tensors, self.device)
                 )
+        if passes_multiple(config.inspect_every or None, before, progress.env_steps):
+            self.draw_observations()
         self.reporter.update(backend, report)
         if save:
             self.checkpointer.save(state)
         return status
+
+    def draw_observations(self) -> None:
+        """Write a picture of what the network gets into the run's folder, on rank 0."""
+        run, step = self.run_folder, self.progress.env_steps
+        if run is None:
+            return
+        observed = self.backend.observations()
+        if observed is None:
+            self.reporter.announce(f"inspect: no picture at step {step:,}: actor 0 is not ready")
+            return
+        picture = run.path / "plots" / f"inspect_{step:09d}.png"
+        draw_record(observed, f"{self.config.environment} at step {step:,}", picture)
+        run.log(f"inspect: {picture.relative_to(run.path)}")
 
     def rewind(self, lost: LearnerLost) -> None:
         """Continue from the newest checkpoint with new learners."""

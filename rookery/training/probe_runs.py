@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 
-from rookery.algorithms import Algorithm
 from rookery.backends.factory import make_algorithm, spaces_of
 from rookery.config import RunConfig, apply_layers, default_config, named_preset, presets
 from rookery.data.tree import to_tensors
@@ -29,8 +28,7 @@ from rookery.diagnostics.probes import (
 )
 from rookery.envs import EnvOptions, make_env
 from rookery.errors import BadInput, RookeryError, require
-from rookery.learning.policy import Policy
-from rookery.memory.returns import unrescale
+from rookery.learning.policy import Policy, on_return_scale
 from rookery.processes import rank_place
 from rookery.runs.callbacks import Callback
 from rookery.training.start import new_run, start
@@ -215,15 +213,10 @@ def ask(policy: Policy, question: Question) -> Answer:
     value, q, logits = (extra.get(name) for name in ("value", "q", "logits"))
     return Answer(
         None if value is None else value.item(),
-        None if q is None else numbers_of(unscaled(algorithm, q)),
+        None if q is None else numbers_of(on_return_scale(algorithm, q)),
         None if logits is None else numbers_of(logits.softmax(-1)),
         numbers_of(decision.env_action),
     )
-
-
-def unscaled(algorithm: Algorithm, q: torch.Tensor) -> torch.Tensor:
-    """Return action values on the scale of returns: with algo.rescale they are on the scale h."""
-    return unrescale(q) if getattr(algorithm.config, "rescale", False) else q
 
 
 def numbers_of(tensor: torch.Tensor) -> tuple[float, ...]:

@@ -49,6 +49,9 @@ class Progress:
     alike: collections.deque[bool] = field(default_factory=lambda: collections.deque(maxlen=WINDOW))
     """For each of the newest reports of a worker with episodes: True if the first worker's were the
     same."""
+    truncated: collections.deque[bool] = field(
+        default_factory=lambda: collections.deque(maxlen=WINDOW)
+    )
     interrupted: bool = False
     seconds_before: float = 0.0
     """Training time before the resumption."""
@@ -65,9 +68,10 @@ class Progress:
         for worker in report.workers:
             self.env_steps += worker.env_steps
             self.episodes += len(worker.episodes)
-            for episode_return, length in worker.episodes:
+            for episode_return, length, truncated in worker.episodes:
                 self.returns.append(episode_return)
                 self.lengths.append(length)
+                self.truncated.append(truncated)
                 before = episode_return if self.return_ema is None else self.return_ema
                 self.return_ema = EMA_DECAY * before + (1 - EMA_DECAY) * episode_return
 
@@ -105,6 +109,8 @@ class Progress:
             }
         if self.alike:
             columns["workers_alike"] = sum(self.alike) / len(self.alike)
+        if self.truncated:
+            columns["episode_truncated_share"] = sum(self.truncated) / len(self.truncated)
         return columns
 
     def state(self) -> dict[str, Any]:
@@ -117,6 +123,7 @@ class Progress:
             "return_ema": self.return_ema,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
+            "truncated": list(self.truncated),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -133,6 +140,8 @@ class Progress:
         self.return_ema = state["return_ema"]
         self.returns = collections.deque(state["returns"], WINDOW)
         self.lengths = collections.deque(state["lengths"], WINDOW)
+        # Checkpoints of earlier versions lack it: then it is counted from the resumption on.
+        self.truncated = collections.deque(state.get("truncated", ()), WINDOW)
 
 
 class Mark(NamedTuple):

@@ -97,6 +97,8 @@ def start(
     """
     if config.profile:
         require_matplotlib("profile: a picture of where time goes")
+    if config.inspect_every:
+        require_matplotlib("inspect_every: pictures of what the network gets")
     place = rank_place()
     if place is not None and place.world > 1:
         try:

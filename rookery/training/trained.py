@@ -17,6 +17,7 @@ from rookery.errors import require
 from rookery.learning.evaluate import evaluate
 from rookery.learning.learner import Tensors, load_weights
 from rookery.learning.policy import Policy, RandomPolicy
+from rookery.learning.value_bias import ValueBias
 from rookery.runs import checkpoint
 from rookery.runs.run import Run
 
@@ -125,16 +126,26 @@ def make_policy(
 def evaluate_while_training(
     config: RunConfig, tensors: Tensors, device: torch.device
 ) -> dict[str, float]:
-    """Return columns of a report: scores of the greedy policy on environments of its own. Seeds are
-    the same every time, so scores are comparable."""
+    """Return columns of a report: scores of the greedy policy on environments of its own, and how
+    far its values are from the returns there. Seeds are the same every time, so scores are
+    comparable."""
     episodes, seed, epsilon = config.eval_episodes, SEED_WHILE_TRAINING, config.eval_epsilon
     env = make_evaluation_env(config, tensors, min(episodes, LANES_WHILE_TRAINING))
     policy = make_policy(config, tensors, env, device, seed=seed, epsilon=epsilon)
+    bias = value_bias(config, policy)
     with closing(env), torch.random.fork_rng(devices=[]):
-        scores = evaluate(policy, env, episodes, seed).summary()
+        scores = evaluate(policy, env, episodes, seed, bias).summary()
     names = ("return_mean", "return_std", "return_iqm", "length_mean")
-    columns = {f"eval_{name}": scores[name] for name in names}
+    found = {name: scores[name] for name in names} | (bias.columns() if bias else {})
+    columns = {f"eval_{name}": value for name, value in found.items()}
     return columns | {"eval_episodes": episodes, "eval_epsilon": epsilon}
+
+
+def value_bias(config: RunConfig, policy: Policy) -> ValueBias | None:
+    """Return the comparison of a run's values with returns; None if its algorithm has no gamma."""
+    gamma = getattr(config.algo, "gamma", None)
+    ends = getattr(config.algo, "point_ends_return", False)
+    return None if gamma is None else ValueBias(policy, gamma, config.env.one_life, ends)
 
 
 def evaluate_random(

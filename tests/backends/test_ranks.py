@@ -54,6 +54,7 @@ def test_two_ranks_make_one_run(gloo):
     assert gloo.result["transport"] == "gloo"
     assert gloo.result["ranks"] == 2
     assert gloo.progress()[-1]["actors_healthy"] == 2
+    assert gloo.progress()[-1]["episode_truncated_share"] == 0
     # 2 x 4 environments x 32 rows a round: what both ranks did is counted, reset rows are not.
     rounds = gloo.result["updates"] / 4
     assert 0.9 * rounds * 256 < gloo.result["env_steps"] <= rounds * 256

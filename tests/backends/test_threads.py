@@ -17,6 +17,7 @@ from torch import nn
 
 from rookery.backends.common import ActorWithWeights, Prefetch, WeightStore
 from rookery.backends.threads import Threads
+from rookery.data.steps import FinishedEpisode
 from rookery.envs import register_env
 from rookery.errors import RunFailed
 from rookery.learning.actor import Played, Stopped, Times
@@ -103,7 +104,7 @@ class Puppet:
         return segment
 
     def take_played(self):
-        return Played(5, [(1.0, 5)], [], self.times, self.explore)
+        return Played(5, [FinishedEpisode(1.0, 5, False)], [], self.times, self.explore)
 
     def close(self):
         self.closed += 1
@@ -582,11 +583,14 @@ def test_a_small_run_in_threads(tmp_path):
 def test_dqn_runs_in_threads_too(tmp_path):
     """Its epsilon falls with the steps of all actors."""
     algo = SMALL | {"epsilon_start": 1.0, "epsilon_end": 0.0, "epsilon_steps": 1_500}
-    run, console = small_run("CartPole-v1", tmp_path, algorithm="dqn", algo=algo)
+    run, console = small_run(
+        "CartPole-v1", tmp_path, algorithm="dqn", algo=algo, env={"time_limit": 5}
+    )
     assert run.result["backend"] == "threads"
     assert run.result["updates"] > 0
     assert "threads x 2" in console
     assert run.progress()[-1]["epsilon"] == 0
+    assert run.progress()[-1]["episode_truncated_share"] == 1
     assert ours() == set()
 
 

@@ -38,14 +38,19 @@ def test_episode_return_and_length_leave_out_the_reset_row():
     assert (episodes[4]["return"][0], episodes[4]["length"][0]) == (12, 2)
     assert episodes[4]["return"].dtype == np.float64
     assert episodes[4]["length"].dtype == np.int64
+    assert [episodes[row]["truncated"].tolist() for row in (1, 4)] == [
+        [False, False],
+        [True, False],
+    ]
 
 
 def test_terminated_and_truncated_both_pass_through_all_wrappers():
     lane = [{"reward": 1, "terminated": True, "truncated": True, "lives": 1}]
     env = OneLife(EpisodeStatistics(Scripted([lane], lives=[1])))
     env = NormalizeObservation(NormalizeReward(ClipReward(env), 0.9))
-    [(_, terminated, truncated, _)] = play(env, 1)
+    [(_, terminated, truncated, info)] = play(env, 1)
     assert (terminated.item(), truncated.item()) == (True, True)
+    assert info["episode"]["truncated"].tolist() == [False]
 
 
 def lives(*rows):
@@ -69,6 +74,14 @@ def test_one_life_terminates_at_a_lost_life_and_the_game_goes_on():
     episodes = [row[3]["episode"] for row in rows if "episode" in row[3]]
     assert len(episodes) == 1
     assert (episodes[0]["return"][0], episodes[0]["length"][0]) == (14, 7)
+
+
+def test_a_game_that_a_time_limit_ends_is_truncated_whatever_lives_were_lost():
+    lane = lives((2, 1), (1, 1), (1, 0), (1, 1, "truncated"))
+    rows = play(OneLife(EpisodeStatistics(Scripted([lane], lives=[2]))), 4)
+    assert column(rows, 1) == [False, True, False, False]
+    [episode] = [row[3]["episode"] for row in rows if "episode" in row[3]]
+    assert episode["truncated"].tolist() == [True]
 
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])

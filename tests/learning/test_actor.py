@@ -8,6 +8,7 @@ from scenes import CPU, RESET_REWARD, Lanes, Loop, make, spaces_of
 
 from rookery.algorithms.base import Collection
 from rookery.algorithms.ppo import PPO
+from rookery.data.steps import FinishedEpisode
 from rookery.data.tree import tree_map
 from rookery.envs import EnvOptions, make_env, pool_of
 from rookery.envs.wrappers.episodes import EpisodeStatistics
@@ -33,6 +34,11 @@ def an_actor(env, net=None, steps=None, episodes=None, seed=0):
 
 
 LANES = [[(2, "terminated"), (3, "truncated")], [(4, "both")]]
+ENDED = [
+    FinishedEpisode(2, 2, truncated=False),
+    FinishedEpisode(4, 4, truncated=False),
+    FinishedEpisode(3, 3, truncated=True),
+]
 
 
 def test_rows_masks_and_discounts_by_hand():
@@ -142,8 +148,9 @@ def test_exactly_so_many_episodes_with_each_lanes_share_fixed(count):
         played = actor.take_played().episodes
         assert len(played) == count
         expected = sorted(n for n, k in zip(lengths, share, strict=True) for _ in range(k))
-        assert sorted(length for _, length in played) == expected
-        assert sorted(total for total, _ in played) == expected
+        assert sorted(episode.length for episode in played) == expected
+        assert sorted(episode.episode_return for episode in played) == expected
+        assert not any(episode.truncated for episode in played)
         steps = segment.steps
         rows = [n * k for n, k in zip(lengths, share, strict=True)]
         assert steps.mask.sum(0).tolist() == rows
@@ -197,7 +204,7 @@ def test_take_played_returns_each_episode_once():
     env = EpisodeStatistics(Lanes(LANES, told))
     loop = Loop(make(PPO, spaces_of(env), rollout_steps=8), env)
     loop.actor.collect()
-    assert loop.actor.take_played().episodes == [(2, 2), (4, 4), (3, 3)]
+    assert loop.actor.take_played().episodes == ENDED
     assert loop.actor.take_played().episodes == []
 
 

@@ -115,6 +115,7 @@ def test_a_callback_hears_of_the_whole_run(settings, tmp_path):
     assert [report["env_steps"] for report in spy.seen("report")] == rows
     assert spy.seen("report")[-1]["env_steps"] == run.result["env_steps"]
     assert len(spy.seen("episode")) == run.result["episodes"]
+    assert not any(episode.truncated for episode in spy.seen("episode"))
     updates = [update.updates for update in spy.seen("update")]
     assert updates == sorted(set(updates))
     assert updates[-1] == run.result["updates"]

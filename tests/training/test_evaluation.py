@@ -181,3 +181,39 @@ def test_an_epsilon_of_1_is_random_play(tmp_path):
     chance = evaluate(random, env, 60, 1).summary()
     assert row["eval_return_mean"] == pytest.approx(chance["return_mean"], abs=7)
     assert row["eval_return_mean"] > 15
+
+
+def bias_columns(row):
+    return [row.get(f"eval_{name}") for name in ("value_mean", "discounted_return_mean")]
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "r2d2"])
+def test_values_are_compared_with_discounted_returns(name, tmp_path):
+    # Two steps, of which the second pays 1: returns gamma and 1.
+    run = train(tmp_path, name, "rookery/Probe3-v0", {"gamma": 0.6}, eval_steps=100)
+    for row in evaluations(run).values():
+        value, discounted = bias_columns(row)
+        assert discounted == pytest.approx(0.8)
+        assert row["eval_value_bias"] == pytest.approx(value - discounted)
+
+
+def test_learned_values_agree_with_returns(tmp_path):
+    algo = {"rollout_steps": 64, "learning_rate": 0.01, "epochs": 4, "gamma": 0.6, "anneal": False}
+    run = train(tmp_path, "ppo", "rookery/Probe3-v0", algo, env_steps=2_000, eval_steps=1_000)
+    row = evaluations(run)[max(evaluations(run))]
+    assert row["eval_value_mean"] == pytest.approx(0.8, abs=0.02)
+    assert row["eval_value_bias"] == pytest.approx(0, abs=0.02)
+
+
+def test_there_is_nothing_to_compare_without_values_or_returns(tmp_path):
+    settings = {"eval_steps": 100, "env_steps": 100, "algo": {"rollout_steps": 16}}
+    truncated = train(tmp_path, "ppo", "Pendulum-v1", **settings)
+    mean = {"baseline": "mean", "episodes": 4}
+    no_values = rookery.train(
+        "vpg", "CartPole-v1", runs_dir=tmp_path, use_preset=False, env_steps=100, threads=1,
+        eval_steps=100, eval_episodes=2, algo=mean,
+    )  # fmt: skip
+    for run in (truncated, no_values):
+        rows = evaluations(run)
+        assert len(rows) >= 1
+        assert all(bias_columns(row) == [None, None] for row in rows.values())

@@ -46,7 +46,8 @@ def test_a_run_leaves_its_folder(run):
     assert columns >= {
         *("env_steps", "updates", "seconds", "env_steps_per_second", "episodes"),
         *("episode_return_mean", "episode_return_min", "episode_return_max"),
-        *("episode_return_ema", "episode_length_mean", "loss", "grad_norm", "learning_rate"),
+        *("episode_return_ema", "episode_length_mean", "episode_truncated_share"),
+        *("loss", "grad_norm", "learning_rate"),
         *("entropy", "policy_lag_mean", "actors_healthy", "cpu_percent", "ram_percent"),
         *("env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s"),
     }

@@ -24,6 +24,7 @@ from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, Slot, Status
 from rookery.backends.ray.workers import ActorWorker, WorkerSpec, kill_worker, start_worker
 from rookery.data.steps import Lanes
 from rookery.envs import statistics
+from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.actor import Times
 from rookery.learning.optimizers import learning_rate_at
@@ -32,6 +33,8 @@ from rookery.runs.checkpoint import Checkpoint
 
 CLUSTER_LOOK_S = 2.0
 """Time between looks at the cluster."""
+OBSERVED_S = 20.0
+"""Longest wait for what an actor has recorded: it answers after the segments it was asked for."""
 CLOSE_S = 2.0
 """Time that actors get to close their environments."""
 
@@ -293,6 +296,18 @@ class Driver(Backend):
             | actor_metrics([slot.tally for slot in self.actors], self.algorithm.explores_by)
             | {"actors_healthy": len(self.ready()), "nodes_alive": self.cluster.nodes}
         )
+
+    def observations(self) -> ObservationRecord | None:
+        """Ask actor 0; one that was lost is replaced when its next segment does not come."""
+        slot = self.actors[0]
+        if not slot.ready:
+            return None
+        asked = slot.handle.observations.remote()
+        ready, _ = ray.wait([asked], num_returns=1, timeout=OBSERVED_S)
+        try:
+            return ray.get(asked) if ready else None
+        except RayError:
+            return None
 
     def status(self) -> str:
         others = [*self.learners.rows(), *self.memory_rows()]

@@ -90,7 +90,8 @@ class ActorSlot(Slot):
         """Count a segment played with weights that were `lag` versions old."""
         played = info.played
         self.tally.add(played, lag)
-        self.returns = (self.returns + [r for r, _ in played.episodes])[-RECENT_EPISODES:]
+        returns = [episode.episode_return for episode in played.episodes]
+        self.returns = (self.returns + returns)[-RECENT_EPISODES:]
         self.env_steps += played.env_steps
         now = time.monotonic()
         self.marks = [m for m in self.marks if m[0] > now - RATE_S] + [(now, self.env_steps)]

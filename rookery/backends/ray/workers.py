@@ -35,6 +35,7 @@ from rookery.backends.ray.remote_replay import RemoteReplay, SegmentIntake
 from rookery.config import RunConfig
 from rookery.data.steps import Batch, Lanes, Segment
 from rookery.envs import register_env, statistics
+from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.learning.reduce import Reducer, Torch
 from rookery.machine import cores, device_of, keep_freed_memory
 from rookery.memory.base import Memory
@@ -143,6 +144,10 @@ class ActorWorker(Worker):
             moments={name: own.take_pending() for name, own in statistics(actor.env).items()},
             origin=origin,
         )
+
+    def observations(self) -> ObservationRecord | None:
+        """Return what the actor's first environment has recorded."""
+        return observations_of(self.player.actor.env)
 
     def close(self) -> None:
         self.player.actor.env.close()

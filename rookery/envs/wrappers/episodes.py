@@ -171,9 +171,10 @@ def finite_check(value: Array) -> str | None:
 class EpisodeStatistics(BaseWrapper):
     """Raw return and length of whole episodes, in `info["episode"]` of the step that ends them.
 
-    It holds "return" (float64 [B]), "length" in agent steps without reset rows (int64 [B]) and
-    "done" (bool [B]): the lanes for which the other two are final. An episode that was cut because
-    its server is unreachable does not count, nor does one that ends on a reset row.
+    It holds "return" (float64 [B]), "length" in agent steps without reset rows (int64 [B]),
+    "truncated" (bool [B]; False where the episode terminated on that step too) and "done" (bool
+    [B]): the lanes for which the others are final. An episode that was cut because its server is
+    unreachable does not count, nor does one that ends on a reset row.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
@@ -197,8 +198,13 @@ class EpisodeStatistics(BaseWrapper):
         done = terminated | truncated
         if np.count_nonzero(done):
             cut = info.get("lost", False) | self.resetting
-            episode = {"return": self._returns.copy(), "length": self._lengths.copy()}
-            info = {**info, "episode": {**episode, "done": done & ~cut}}
+            episode = {
+                "return": self._returns.copy(),
+                "length": self._lengths.copy(),
+                "truncated": truncated & ~terminated,
+                "done": done & ~cut,
+            }
+            info = {**info, "episode": episode}
         elif "episode" in info:
             info = {key: value for key, value in info.items() if key != "episode"}
         self.resetting = done

@@ -42,6 +42,7 @@ def check_same(ours, theirs, tolerance=1e-5):
     assert rows[-1]["env_steps"] == others[-1]["env_steps"]
     assert rows[-1]["updates"] == others[-1]["updates"]
     assert rows[-1]["episode_return_mean"] == others[-1]["episode_return_mean"]
+    assert rows[-1]["episode_truncated_share"] == others[-1]["episode_truncated_share"]
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=0, atol=tolerance)
 
@@ -52,7 +53,7 @@ def check_same(ours, theirs, tolerance=1e-5):
         ("ppo", {"env": {"normalize_obs": True}, "algo": {"rollout_steps": 32}}),
         ("dqn", {"algo": DQN | {"rollout_steps": 4, "alpha": 0.6}}),
         ("dqn", {"env": BOTH, "algo": DQN | {"rollout_steps": 4, "alpha": 0.6}}),
-        ("vpg", {"algo": {"episodes": 6}}),
+        ("vpg", {"algo": {"episodes": 6}, "env": {"time_limit": 20}}),
     ],
     ids=["ppo", "dqn", "normalised dqn", "vpg"],
 )

@@ -18,7 +18,7 @@ from rookery.backends.ray.messages import (
 )
 from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, status_row, status_table
 from rookery.config import RayConfig, default_config
-from rookery.data.steps import Segment, Steps
+from rookery.data.steps import FinishedEpisode, Segment, Steps
 from rookery.errors import BadInput
 from rookery.learning.actor import Played, Times
 from rookery.memory.budget import share_of_capacity
@@ -120,8 +120,8 @@ def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
 def test_a_slot_adds_up_the_work_of_all_its_processes():
     slot = ActorSlot(0, lambda restart: (object(), object()))
     slot.fill()
-    slot.add(played(10, [(5.0, 10)], env_s=1.0, cpu_s=2.0), 0)
-    slot.add(played(10, [(7.0, 10)], env_s=1.5, cpu_s=3.0), 0)
+    slot.add(played(10, [FinishedEpisode(5.0, 10, False)], env_s=1.0, cpu_s=2.0), 0)
+    slot.add(played(10, [FinishedEpisode(7.0, 10, True)], env_s=1.5, cpu_s=3.0), 0)
     slot.fill()
     slot.add(played(4, env_s=0.25, cpu_s=0.5), 0)
     assert slot.env_steps == 24
@@ -151,7 +151,7 @@ def test_the_status_tells_of_many_actors_by_node():
     slots = [ActorSlot(i, lambda restart: (None, None)) for i in range(20)]
     for slot in slots[:19]:
         slot.place = here if slot.number < 12 else there
-        slot.add(played(5, [(float(slot.number), 5)]), 0)
+        slot.add(played(5, [FinishedEpisode(float(slot.number), 5, False)]), 0)
     cluster = Cluster(2, {"CPU": 20.0}, {"CPU": 12.0}, {"CPU": 1.0})
     learner = status_row("learner 0", here, 1, "9 updates")
     text = status_table(slots, [learner], cluster)
