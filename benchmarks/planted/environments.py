@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rookery.backends import factory as backends
+from rookery.data.tree import Tree, tree_map
 from rookery.envs import factory
 from rookery.envs.wrappers.episodes import BaseWrapper, Reset, Step
 
@@ -130,20 +131,22 @@ class LateObservation(BaseWrapper):
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         super().__init__(env)
-        self.held: Any = None
+        self.held: Tree = ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = super().reset(seed=seed, options=options)
-        self.held = np.array(obs)
+        self.held = tree_map(np.array, obs)
         return obs, info
 
     def step(self, actions: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        now = np.array(obs)
-        resets = self.resetting.reshape(-1, *[1] * (now.ndim - 1))
-        late, self.held = np.where(resets, now, self.held), now
+
+        def late(now: np.ndarray, before: np.ndarray) -> np.ndarray:
+            return np.where(self.resetting.reshape(-1, *[1] * (now.ndim - 1)), now, before)
+
+        shown, self.held = tree_map(late, obs, self.held), tree_map(np.array, obs)
         self.resetting = terminated | truncated
-        return late, reward, terminated, truncated, info
+        return shown, reward, terminated, truncated, info
 
 
 class IgnoredAction(BaseWrapper):
