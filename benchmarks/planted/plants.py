@@ -26,7 +26,7 @@ from rookery.networks.images import Image
 
 DEAD_BIAS = -10.0
 """Bias with which a ReLU gets no positive input from normalised observations."""
-WRONG_UNITS = 100.0
+WRONG_UNITS = 1000.0
 """Factor between the deviations of observations and those they are divided by."""
 
 

@@ -182,7 +182,7 @@ FAULTS = {
         ),
         Fault(
             name="wrong_statistics",
-            planted="observations are divided by 100 times their deviation",
+            planted="observations are divided by 1,000 times their deviation",
             place="environment",
             algorithm="ppo",
             environment="CartPole-v1",
