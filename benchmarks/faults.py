@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from planted.running import Bench, Found, measure_fault, measure_healthy
-from planted.table import FAULTS, HEALTHY_RUNS
+from planted.runs import HEALTHY_RUNS
+from planted.table import FAULTS
 
 from rookery.runs.files import to_json, write_text
 
@@ -49,8 +50,8 @@ def main(args: Sequence[str] | None = None) -> int:
             faults.append(measure_fault(bench, FAULTS[name], options.seed))
             print(fault_row(faults[-1]), flush=True)
         healthy = []
-        for run in HEALTHY_RUNS if options.healthy else ():
-            for seed in run.seeds:
+        for run, seeds in HEALTHY_RUNS if options.healthy else ():
+            for seed in seeds:
                 healthy.append(measure_healthy(bench, run, seed))
                 print(healthy_row(healthy[-1]), flush=True)
     text = summary(faults, healthy)

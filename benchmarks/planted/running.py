@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planted.inside import HEALTHY
-from planted.table import Fault, HealthyRun, Settings
+from planted.runs import RunSettings, Settings
+from planted.table import Fault
 from rookery.backends.ranks.launch import free_port
-from rookery.runs.run import Run
+from rookery.runs.run import Run, file_safe
 
 TIMEOUT_S = 600.0
 FOLDER = Path(__file__).parents[1]
@@ -45,6 +46,8 @@ class Bench:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.healthy: dict[str, Path] = {}
+        """Healthy runs by their command: several faults are planted into the same run."""
 
     def command(
         self, fault: str, words: Sequence[str], variables: Mapping[str, str] | None = None
@@ -72,34 +75,34 @@ class Bench:
             print(f"{' '.join(words)}: {errors.strip()}", file=sys.stderr)
             return None
 
-    def train(
-        self,
-        fault: str,
-        algorithm: str,
-        environment: str,
-        settings: Settings,
-        seed: int,
-        ranks: int = 1,
-    ) -> Path:
-        """Train with the fault planted in `ranks` processes; return the run's folder. The run may
-        fail, such as by diverging."""
-        name = f"{algorithm}-{environment.replace('/', '-')}-{seed}-{fault}"
-        words = ["train", algorithm, environment, *flags(settings), "--seed", str(seed)]
-        words += ["--runs-dir", str(self.folder / "runs"), "--name", name]
-        if ranks == 1:
-            places: list[dict[str, str]] = [{}]
-        else:
+    def train(self, fault: str, run: RunSettings, seed: int) -> Path:
+        """Train with the fault planted, in one process or in several ranks; return the run's
+        folder. The run may fail, such as by diverging."""
+        words = ["train", run.algorithm, run.environment, *flags(run.settings)]
+        words += ["--seed", str(seed), "--runs-dir", str(self.folder / "runs")]
+        key = " ".join(words)
+        if fault == HEALTHY and key in self.healthy:
+            return self.healthy[key]
+        name = f"{fault}-{seed}"
+        if fault == HEALTHY:
+            name = f"{run.algorithm}-{file_safe(run.environment)}-{seed}-{len(self.healthy) + 1}"
+        path = self.folder / "runs" / name
+        if path.exists():
+            raise SystemExit(f"--runs-dir: {path} exists; remove it, or choose another folder")
+        places: list[dict[str, str]] = [{}]
+        if run.ranks > 1:
             # As torchrun would start them: the fault must be planted in every rank.
             meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            meet |= {"WORLD_SIZE": str(run.ranks)}
             places = [
-                meet | {"WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                for rank in range(ranks)
+                meet | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(run.ranks)
             ]
-        started = [self.command(fault, words, place) for place in places]
+        started = [self.command(fault, [*words, "--name", name], place) for place in places]
         errors = [process.communicate(timeout=TIMEOUT_S)[1] for process in started]
-        path = self.folder / "runs" / name
         if not path.is_dir():
-            raise RuntimeError(f"{' '.join(words)} failed: {errors[0].strip()}")
+            raise SystemExit(f"{key} failed: {errors[0].strip()}")
+        if fault == HEALTHY:
+            self.healthy[key] = path
         return path
 
     def examine(self, fault: str, path: Path) -> list[str] | None:
@@ -114,14 +117,14 @@ class Bench:
             if rule in fault.rules:
                 return Verdict(findings, f"run: {rule}")
         if fault.checks:
-            words = ["inspect", fault.environment, "--no-picture"]
-            settings = {k: v for k, v in fault.settings.items() if k.startswith("env.")}
+            words = ["inspect", fault.run.environment, "--no-picture"]
+            settings = {k: v for k, v in fault.run.settings.items() if k.startswith("env.")}
             found = self.ask(fault.name, [*words, *flags(settings)]) or {"findings": []}
             for finding in found["findings"][:2]:
                 if finding["check"] in fault.checks:
                     return Verdict(findings, f"inspect: {finding['check']}")
         if fault.probes:
-            words = ["doctor", fault.algorithm, *flags(fault.probe_settings)]
+            words = ["doctor", fault.run.algorithm, *flags(fault.probe_settings)]
             found = self.ask(fault.name, words) or {"probes": []}
             failed = [probe for probe in found["probes"] if probe["status"] == "failed"]
             if failed and failed[0]["probe"] in fault.probes:
@@ -138,28 +141,26 @@ def mean_return(path: Path) -> float | None:
 
 def measure_fault(bench: Bench, fault: Fault, seed: int) -> Found:
     """Train healthy and broken, judge the broken run, and return a row of the table."""
-    what = (fault.algorithm, fault.environment)
-    healthy = bench.train(HEALTHY, *what, fault.settings, seed, fault.ranks)
-    settings = {**fault.settings, **fault.broken}
-    broken = bench.train(fault.name, *what, settings, seed, fault.ranks)
-    verdict = bench.judge(fault, broken)
-    worse = mean_return(broken)
+    healthy = mean_return(bench.train(HEALTHY, fault.run, seed))
+    path = bench.train(fault.name, fault.broken_run, seed)
+    broken = mean_return(path)
+    verdict = bench.judge(fault, path)
     return {
         "fault": fault.name,
         "planted": fault.planted,
         "place": fault.place,
-        "run": " ".join(what),
+        "run": f"{fault.run.algorithm} {fault.run.environment}",
         "seed": seed,
-        "healthy": mean_return(healthy),
-        "broken": None if worse is None else worse / fault.unit,
+        "healthy": healthy,
+        "broken": None if broken is None else broken / fault.unit,
         "findings": verdict.findings,
         "named_by": verdict.named_by,
     }
 
 
-def measure_healthy(bench: Bench, run: HealthyRun, seed: int) -> Found:
+def measure_healthy(bench: Bench, run: RunSettings, seed: int) -> Found:
     """Train a healthy run and return its findings, each of which is a false alarm."""
-    path = bench.train(HEALTHY, run.algorithm, run.environment, run.settings, seed)
+    path = bench.train(HEALTHY, run, seed)
     result = Run.open(path).result or {}
     return {
         "run": f"{run.algorithm} {run.environment}",

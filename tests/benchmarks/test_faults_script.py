@@ -10,15 +10,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import faults
 from planted.running import Bench, flags
+from planted.runs import preset
 from planted.table import Fault
 
 FAULT = Fault(
     name="planted",
     planted="something",
     place="environment",
-    algorithm="ppo",
-    environment="CartPole-v1",
-    settings={"env-steps": 5, "env.normalize_obs": True},
+    run=preset("ppo", "CartPole-v1", **{"env-steps": 5, "env.normalize_obs": True}),
     rules=frozenset({"right"}),
     checks=frozenset({"seen"}),
     probes=frozenset({3}),

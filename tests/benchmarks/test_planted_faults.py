@@ -22,7 +22,8 @@ from rookery.learning.reduce import Reducer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from planted.running import flags
-from planted.table import FAULTS, HEALTHY_RUNS
+from planted.runs import HEALTHY_RUNS
+from planted.table import FAULTS
 
 CPU = torch.device("cpu")
 REPLAY = {"warm_up": 64, "capacity": 1_000, "batch_size": 16, "samples_per_insert": 8.0}
@@ -95,28 +96,25 @@ def played(fault, environment, actions, options=None, seed=3):
     return np.array(seen), rewards, ends
 
 
-def config_of(algorithm, environment, settings):
+def config_of(run):
     """Return the config that the options of `rookery train` give."""
-    base = default_config(algorithm, environment)
-    given, options = parse_settings(flags(settings), base, TrainOptions)
+    what = run.algorithm, run.environment
+    given, options = parse_settings(flags(run.settings), default_config(*what), TrainOptions)
     preset, use_preset = options.get("preset"), "no_preset" not in options
-    return resolve(algorithm, environment, nest(given), preset, use_preset).config
+    return resolve(*what, nest(given), preset, use_preset).config
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.name)
 def test_fault_has_valid_settings_and_findings_that_name_it(fault):
-    what = fault.algorithm, fault.environment
-    healthy = config_of(*what, fault.settings)
-    broken = config_of(*what, {**fault.settings, **fault.broken})
-    assert (healthy == broken) == (not fault.broken)
+    assert (config_of(fault.run) == config_of(fault.broken_run)) == (not fault.settings)
     assert fault.rules or fault.checks or fault.probes
 
 
 def test_there_are_enough_faults_and_healthy_runs():
     assert len(FAULTS) >= 20
-    assert sum(len(run.seeds) for run in HEALTHY_RUNS) >= 30
-    for run in HEALTHY_RUNS:
-        config_of(run.algorithm, run.environment, run.settings)
+    assert sum(len(seeds) for _, seeds in HEALTHY_RUNS) >= 30
+    for run, _ in HEALTHY_RUNS:
+        config_of(run)
 
 
 # ---------------------------------------------------------------- rows
