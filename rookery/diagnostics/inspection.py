@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rookery.algorithms.base import Spaces
+from rookery.diagnostics import inspection_timing as inspection_timing  # adds its checks
 from rookery.diagnostics.inspection_checks import (
     CHECKS,
     ENDLESS_ROWS,

@@ -123,6 +123,28 @@ class LargeRewards(Healthy):
         return obs, 1000 * reward, *rest
 
 
+class LateReward(Healthy):
+    """Pays what the step before has earned."""
+
+    def reset(self, **kwargs):
+        self.earned = 0.0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        reward, self.earned = self.earned, reward
+        return obs, reward, *rest
+
+
+class LateObservation(Healthy):
+    """Returns the observation from before the action."""
+
+    def step(self, action):
+        before = self.observe()
+        _, *rest = super().step(action)
+        return before, *rest
+
+
 class Endless(Healthy):
     def step(self, action):
         _, reward, _, _, info = super().step(action)

@@ -27,6 +27,8 @@ DEFECTS = {
     "empty_mask": planted.EmptyMask,
     "autoreset": planted.same_step,
     "raises": planted.Raises,
+    "late_reward": planted.LateReward,
+    "late_observation": planted.LateObservation,
 }
 VARIANTS = [
     ("autoreset", planted.hides_ends),

@@ -1,0 +1,1 @@
+"""Faults that are planted into training, for `benchmarks/faults.py`."""
