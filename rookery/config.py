@@ -160,6 +160,11 @@ class RunConfig:
     diagnose: int | None = None
     """Updates between measurements of layers, policy, values and data; none: one for each report;
     0: never."""
+    histograms: int = 0
+    """Updates between histograms of weights, gradients and activations for TensorBoard, at most one
+    for each report; 0: never."""
+    watch_layers: tuple[str, ...] = ()
+    """Layers whose outputs and gradients callbacks get, beside those that they name themselves."""
     warm_up_updates: int = 10
     """Updates before throughput and latency are measured."""
     profile: bool = False
@@ -185,8 +190,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         counts = ("env_steps", "actors", "learners", "envs", "threads", "keep_checkpoints")
         require_least(self, 1, (*counts, "checkpoint_steps", "eval_steps", "eval_episodes"))
-        whole = ("seed", "actor_restarts", "warm_up_updates", "diagnose", "inspect_every")
-        require_least(self, 0, whole)
+        amounts = ("seed", "actor_restarts", "warm_up_updates", "diagnose", "histograms")
+        require_least(self, 0, (*amounts, "inspect_every"))
         require(
             0 <= self.eval_epsilon <= 1, f"eval_epsilon must lie in [0, 1], got {self.eval_epsilon}"
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from rookery.data.layers import LayerRecords
 from rookery.data.steps import FinishedEpisode
 from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import RookeryError
@@ -112,6 +113,10 @@ class Backend(ABC):
     @abstractmethod
     def restore(self, saved: Checkpoint) -> None:
         """Continue from a checkpoint; one of another network or optimizer is refused."""
+
+    def layer_records(self) -> LayerRecords | None:
+        """Return histograms and watched layers since the last call; None if there are none."""
+        return None
 
     def evidence(self) -> UpdateEvidence | None:
         """Return what repeats the last update that was measured; None if it is not known here."""

@@ -33,6 +33,7 @@ from rookery.envs import (
 from rookery.envs.wrappers.observation_record import record_observations
 from rookery.errors import require
 from rookery.learning.actor import Actor
+from rookery.learning.diagnosis import DiagnosisSpec
 from rookery.learning.learner import Learner
 from rookery.learning.reduce import Reducer
 from rookery.machine import cores, cores_each, device_of, lower_priority_of_new_threads
@@ -202,7 +203,7 @@ def make_learner(
         device,
         config.precision,
         config.compile,
-        config.diagnose,
+        DiagnosisSpec(config.diagnose, config.histograms, config.watch_layers),
     )
 
 

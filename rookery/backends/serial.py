@@ -7,6 +7,7 @@ import torch
 from rookery.backends.base import Backend, CheckpointState, Report, Setup
 from rookery.backends.common import ActorTally, actor_metrics, learn_from, normalizer_tensors
 from rookery.config import RunConfig
+from rookery.data.layers import LayerRecords
 from rookery.envs import statistics
 from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import RookeryError
@@ -73,6 +74,9 @@ class Serial(Backend):
             | actor_metrics([self.tally], self.actor.algorithm.explores_by)
             | {"actors_healthy": self.reducer.world}
         )
+
+    def layer_records(self) -> LayerRecords | None:
+        return self.learner.take_records()
 
     def evidence(self) -> UpdateEvidence | None:
         return self.learner.evidence

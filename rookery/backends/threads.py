@@ -21,6 +21,7 @@ from rookery.backends.common import (
     actor_metrics,
 )
 from rookery.config import RunConfig
+from rookery.data.layers import LayerRecords
 from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import Diverged, RunFailed
 from rookery.learning.actor import Actor, Stopped
@@ -193,6 +194,9 @@ class Threads(Backend):
             for tally in tallies:
                 tally.wait_s = 0.0
         return columns | {"actors_healthy": self.healthy(), "actor_wait_s": waited}
+
+    def layer_records(self) -> LayerRecords | None:
+        return self.learner.take_records()
 
     def evidence(self) -> UpdateEvidence | None:
         return self.learner.evidence

@@ -15,7 +15,7 @@ SELDOM = 0.05
 """Share of steps, beside the first of episodes, whose observation may equal the one before."""
 
 
-def starts_of(play: Play, rows: int) -> Array:
+def episode_starts(play: Play, rows: int) -> Array:
     """Return row and lane of the first actions of episodes, [N, 2], of which the next row also
     belongs to the episode and lies below `rows`."""
     first = np.zeros((rows, play.reward.shape[1]), bool)
@@ -35,7 +35,7 @@ def starts_of(play: Play, rows: int) -> Array:
 def late_reward(e: Evidence) -> CheckOutcome:
     """The first step of an episode must be able to pay if the second is."""
     play = e.free
-    starts = starts_of(play, play.rows) if play.rows else np.empty((0, 2), int)
+    starts = episode_starts(play, play.rows) if play.rows else np.empty((0, 2), int)
     if len(starts) < FEW_EPISODES:
         return Unchecked(f"fewer than {FEW_EPISODES} episodes of two steps began")
     row, lane = starts.T
@@ -60,7 +60,7 @@ def late_observation(e: Evidence) -> CheckOutcome:
     """The first action of an episode must not leave the observation as it was, if others do not."""
     play = e.free
     rows = min([play.rows, *(len(leaf) - 1 for leaf in play.obs.values())])
-    starts = starts_of(play, rows) if rows > 0 else np.empty((0, 2), int)
+    starts = episode_starts(play, rows) if rows > 0 else np.empty((0, 2), int)
     if len(starts) < FEW_EPISODES:
         return Unchecked(f"fewer than {FEW_EPISODES} episodes of two steps began")
     same = np.ones((rows, play.reward.shape[1]), bool)

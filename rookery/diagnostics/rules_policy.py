@@ -170,7 +170,7 @@ def value_not_learned(history: History) -> Symptom | None:
     "reward_sign",
     remedy="look for a minus sign between the environment's reward and the algorithm",
     source="the mean reward of a batch has the sign of return / length",
-    explains=("worse_than_random", *LEARNING),
+    explains=("worse_than_random", "entropy_collapse", "constant_actions", *LEARNING),
 )
 def reward_sign(history: History) -> Symptom | None:
     """The algorithm gets rewards of the opposite sign of the episodes' returns."""

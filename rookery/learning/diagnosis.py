@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from rookery.algorithms.base import Algorithm
+from rookery.data.layers import LayerRecords
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import require
+from rookery.learning.layer_records import check_layers, layer_histograms, watch_layers
 from rookery.learning.layers import (
     Activation,
     ActivationRecorder,
@@ -59,6 +61,17 @@ class UpdateEvidence(NamedTuple):
                 dict(modules[module].named_parameters())[key].copy_(value)
 
 
+class DiagnosisSpec(NamedTuple):
+    """What to measure."""
+
+    every: int | None = 0
+    """Updates between measurements; None: one for each report; 0: none."""
+    histograms: int = 0
+    """Updates between histograms of layers, at most one for each report; 0: none."""
+    watch: tuple[str, ...] = ()
+    """Layers of which outputs and gradients are recorded in every measurement."""
+
+
 class BeforeUpdate(NamedTuple):
     """The state before an update."""
 
@@ -67,20 +80,25 @@ class BeforeUpdate(NamedTuple):
     weights: Tensor
     actions: Tensor
     """Best actions in the sample."""
+    updates: int
 
 
 class Diagnosis:
     """Measures updates: layers, policy, values and data.
 
-    An update is measured every `every` updates, or if that is None once between two reports. The
-    update itself is not changed: all that is measured is computed without gradients, by
-    `Algorithm.best`, which draws no random numbers.
+    The update itself is not changed: what is measured is computed by `Algorithm.best` and, for
+    layers that are watched, by `Algorithm.loss`, which draw no random numbers.
     """
 
-    def __init__(self, algorithm: Algorithm, flat: FlatParameters, every: int | None):
+    def __init__(self, algorithm: Algorithm, flat: FlatParameters, spec: DiagnosisSpec):
+        check_layers(algorithm.network, spec.watch)
         self.algorithm = algorithm
         self.flat = flat
-        self.every = every
+        self.every = None if spec.watch and spec.every == 0 else spec.every
+        self.histograms = spec.histograms
+        self.watch = spec.watch
+        self.records: LayerRecords | None = None
+        """Histograms and watched layers since the last report."""
         self.columns: dict[str, float] = {}
         self.measured = 0
         self.spent_s = 0.0
@@ -93,25 +111,41 @@ class Diagnosis:
 
     def is_due(self, updates: int, now: float) -> bool:
         """True if the update after `updates` updates is to be measured."""
+        if self.draws_histograms(updates):
+            return True
         if self.every is None:
             return not self.columns and now >= self.due_at
-        return updates % self.every == 0
+        return self.every > 0 and updates % self.every == 0
+
+    def draws_histograms(self, updates: int) -> bool:
+        """True if histograms are due, and none wait for the next report."""
+        waiting = self.records is not None and self.records.histograms
+        return self.histograms > 0 and updates % self.histograms == 0 and not waiting
 
     def take(self) -> dict[str, float]:
-        """Return the newest measurements since the last call."""
+        """Return the newest columns since the last call."""
         columns, self.columns = self.columns, {}
         return columns
 
+    def take_records(self) -> LayerRecords | None:
+        """Return histograms and watched layers since the last call; None if there are none."""
+        records, self.records = self.records, None
+        return records
+
     @torch.no_grad()
-    def before(self, batch: Batch) -> BeforeUpdate:
-        """Return what `after` compares with."""
+    def before(self, batch: Batch, updates: int) -> BeforeUpdate:
+        """Return what `after` compares with, before the update after `updates` updates."""
         start = time.perf_counter()
+        if self.watch:
+            histograms = {} if self.records is None else self.records.histograms
+            watched = watch_layers(self.algorithm, batch, self.watch)
+            self.records = LayerRecords(updates, histograms, watched)
         sample = sample_of(batch)
         actions = self.algorithm.best_in(sample).action
         weights = self.flat.values.detach().clone()
         self.evidence = UpdateEvidence.of(self.algorithm, batch)
         self.spent_s = time.perf_counter() - start
-        return BeforeUpdate(batch, sample, weights, actions)
+        return BeforeUpdate(batch, sample, weights, actions, updates)
 
     @torch.no_grad()
     def after(self, before: BeforeUpdate) -> None:
@@ -124,6 +158,10 @@ class Diagnosis:
         columns |= self.algorithm.diagnose(before.batch, before.sample, decision)
         columns |= {"policy_churn": differing_share(decision.action, before.actions)}
         columns |= self.target_columns()
+        if self.draws_histograms(before.updates):
+            tensors = {} if self.records is None else self.records.tensors
+            histograms = layer_histograms(self.algorithm.network, recorder.found)
+            self.records = LayerRecords(before.updates, histograms, tensors)
         device = self.flat.values.device
         values = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in columns.values()]
         self.columns = dict(zip(columns, torch.stack(values).tolist(), strict=True))

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm
+from rookery.data.layers import LayerRecords
 from rookery.data.steps import Batch
 from rookery.data.tree import map_batch, tree_leaves, tree_map
 from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
-from rookery.learning.diagnosis import Diagnosis, UpdateEvidence
+from rookery.learning.diagnosis import Diagnosis, DiagnosisSpec, UpdateEvidence
 from rookery.learning.nonfinite import locate
 from rookery.learning.optimizers import learning_rate_at, make_optimizer
 from rookery.learning.reduce import Reducer
@@ -25,6 +26,7 @@ from rookery.networks.flat import FlatParameters
 from rookery.tracing import TracedFunction
 
 METRIC_SLOTS = 15
+NO_DIAGNOSIS = DiagnosisSpec()
 Tensors = dict[str, dict[str, Tensor]]
 """Tensors by file of the checkpoint and name."""
 
@@ -75,7 +77,7 @@ class Learner:
         device: torch.device,
         precision: str = "fp32",
         compile: bool = False,
-        diagnose: int | None = 0,
+        diagnose: DiagnosisSpec = NO_DIAGNOSIS,
     ):
         self.algorithm = algorithm
         self.config = config
@@ -85,7 +87,7 @@ class Learner:
         self.flat = FlatParameters(algorithm.network, device, spare=1 + METRIC_SLOTS)
         self.optimizer = make_optimizer(self.flat.values, algorithm.config)
         self.loss = torch.compile(algorithm.loss) if compile else algorithm.loss
-        measures = diagnose != 0 and reducer.rank == 0
+        measures = diagnose != NO_DIAGNOSIS and reducer.rank == 0
         self.diagnosis = Diagnosis(algorithm, self.flat, diagnose) if measures else None
         self.updates = 0
         self.learn_s = 0.0
@@ -160,7 +162,7 @@ class Learner:
         self.algorithm.before_update(self.generator)
         diagnosis, before = self.diagnosis, None
         if diagnosis is not None and diagnosis.is_due(self.updates, start):
-            before = diagnosis.before(batch)
+            before = diagnosis.before(batch, self.updates)
         stop = False
         if self.in_one_piece:
             priorities = self.gradient(batch)
@@ -330,6 +332,10 @@ class Learner:
         """Return means over the updates since the last `take_metrics`."""
         means = (self.sums / self.counted).tolist()
         return dict(zip(["grad_norm", *self.metric_names], means, strict=False))
+
+    def take_records(self) -> LayerRecords | None:
+        """Return histograms and watched layers since the last call; None if there are none."""
+        return None if self.diagnosis is None else self.diagnosis.take_records()
 
     @property
     def evidence(self) -> UpdateEvidence | None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from rookery.data.layers import LayerRecords
 from rookery.errors import BadInput, require
 from rookery.runs.files import parse_number, read_cells, to_cell, to_text, write_text, writing
 from rookery.runs.run import Run
@@ -58,6 +59,9 @@ class Callback:
     `ray`. An exception in one of them ends the run.
     """
 
+    watch: Sequence[str] = ()
+    """Names of layers, as in `rookery graph`, whose outputs and gradients `on_layers` gets."""
+
     def on_start(self, run: Run) -> None:
         """Called before the first step, with the run's folder."""
 
@@ -69,6 +73,10 @@ class Callback:
 
     def on_update(self, update: Update) -> None:
         """Called after every round in which the learner made one or more updates."""
+
+    def on_layers(self, records: LayerRecords) -> None:
+        """Called before `on_report` with the histograms and the watched layers of an update since
+        the last report, if there are any."""
 
     def on_alarm(self, alarm: Alarm) -> None:
         """Called when a trap finds a fault."""
@@ -232,6 +240,7 @@ class TensorBoardSink(Callback):
     def __init__(self, folder: str | Path, resume_step: int | None = None):
         from tensorboard.compat.proto import (  # type: ignore[import-untyped]
             event_pb2,
+            histogram_pb2,
             summary_pb2,
             tensor_pb2,
         )
@@ -241,6 +250,7 @@ class TensorBoardSink(Callback):
         self._summary: Any = summary_pb2.Summary
         self._metadata: Any = summary_pb2.SummaryMetadata
         self._tensor: Any = tensor_pb2.TensorProto
+        self._histogram: Any = histogram_pb2.HistogramProto
         self._session: Any = event_pb2.SessionLog
         self._writer: Any = record_writer.RecordWriter
         self.folder = Path(folder)
@@ -268,6 +278,26 @@ class TensorBoardSink(Callback):
         ]
         self._step = int(report["env_steps"])
         self._add(step=self._step, summary=self._summary(value=values))
+
+    def on_layers(self, records: LayerRecords) -> None:
+        """Append the histograms, at the step of the last report."""
+        values = [
+            self._summary.Value(
+                tag=tag,
+                histo=self._histogram(
+                    min=histogram.edges[0],
+                    max=histogram.edges[-1],
+                    num=histogram.counts.sum(),
+                    sum=histogram.sum,
+                    sum_squares=histogram.sum_of_squares,
+                    bucket_limit=histogram.edges[1:].tolist(),
+                    bucket=histogram.counts.tolist(),
+                ),
+            )
+            for tag, histogram in records.histograms.items()
+        ]
+        if values:
+            self._add(step=self._step, summary=self._summary(value=values))
 
     def on_alarm(self, alarm: Alarm) -> None:
         """Append the alarm as text."""

@@ -54,7 +54,7 @@ def named_leaves(tree: Tree, name: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     if isinstance(tree, Mapping):
         for key, part in tree.items():
-            found |= named_leaves(part, f"{name}.{quote(str(key), safe='')}")
+            found |= named_leaves(part, f"{name}.{quote(str(key), safe='').replace('.', '%2E')}")
     elif isinstance(tree, tuple):
         for index, part in enumerate(tree):
             found |= named_leaves(part, f"{name}[{index}]")

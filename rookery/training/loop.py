@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -87,7 +88,9 @@ class TrainingLoop:
         self.reporter = Reporter(run, config, self.progress, self.callbacks, console)
         self.checkpointer = Checkpointer(run, config, self.progress, self.reporter, saved)
         try:
-            self.backend = make_backend(config, reducer, device, saved, self.reporter.announce)
+            watched = {name for callback in callbacks for name in callback.watch}
+            measured = replace(config, watch_layers=(*config.watch_layers, *sorted(watched)))
+            self.backend = make_backend(measured, reducer, device, saved, self.reporter.announce)
         except RookeryError as error:
             close_all(self.callbacks)
             if run is not None and isinstance(error, RunFailed):

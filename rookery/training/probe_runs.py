@@ -40,6 +40,8 @@ PROBE_SETTINGS = {
     "checkpoint_steps": 10**9,
     "keep_checkpoints": 1,
     "random_baseline": False,
+    "diagnose": 0,
+    "traps": {"level": "off"},
 }
 """Settings of every probe run unless given."""
 PROBE_GAMMA = 0.8

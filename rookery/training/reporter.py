@@ -246,7 +246,10 @@ class Reporter:
             columns["random_return"] = self.baseline.mean
         self.scores = {}
         self.last_report |= columns
+        records = backend.layer_records()
         for callback in self.callbacks:
+            if records is not None:
+                callback.on_layers(records)
             callback.on_report(columns)
 
     def speeds(self, workers: Sequence[WorkerProgress], elapsed: float) -> dict[str, float]:

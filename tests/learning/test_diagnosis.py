@@ -13,7 +13,13 @@ from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.algorithms.vpg import VPG
 from rookery.data.tree import flatten_time
-from rookery.learning.diagnosis import SAMPLE_ROWS, Diagnosis, action_columns, sample_of
+from rookery.learning.diagnosis import (
+    SAMPLE_ROWS,
+    Diagnosis,
+    DiagnosisSpec,
+    action_columns,
+    sample_of,
+)
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Reducer
 from rookery.networks.build import NetConfig
@@ -35,7 +41,8 @@ KINDS = {
 
 
 def learner_of(algorithm, diagnose, **settings):
-    return Learner(algorithm, LearnerConfig(**settings), Reducer(), CPU, diagnose=diagnose)
+    spec = DiagnosisSpec(diagnose)
+    return Learner(algorithm, LearnerConfig(**settings), Reducer(), CPU, diagnose=spec)
 
 
 def trained(kind, diagnose, rounds=30):
@@ -117,7 +124,7 @@ def test_a_constant_component_of_the_observation_is_counted():
 
 def test_target_columns_show_when_the_target_network_moves():
     algorithm = make(DQN, FLAT, batch_size=8, warm_up=1, capacity=64, target_period=2)
-    diagnosis = Diagnosis(algorithm, learner_of(algorithm, 0).flat, 1)
+    diagnosis = Diagnosis(algorithm, learner_of(algorithm, 0).flat, DiagnosisSpec(1))
     assert diagnosis.target_columns() == {"target_distance": 0}
     with torch.no_grad():
         for parameter in algorithm.network.parameters():

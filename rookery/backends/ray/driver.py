@@ -22,6 +22,7 @@ from rookery.backends.ray.learners import WAIT_S, LearnerGroup
 from rookery.backends.ray.messages import LearnerReport, SegmentInfo, WorkerReady
 from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, Slot, StatusRow, status_table
 from rookery.backends.ray.workers import ActorWorker, WorkerSpec, kill_worker, start_worker
+from rookery.data.layers import LayerRecords
 from rookery.data.steps import Lanes
 from rookery.envs import statistics
 from rookery.envs.wrappers.observation_record import ObservationRecord
@@ -296,6 +297,9 @@ class Driver(Backend):
             | actor_metrics([slot.tally for slot in self.actors], self.algorithm.explores_by)
             | {"actors_healthy": len(self.ready()), "nodes_alive": self.cluster.nodes}
         )
+
+    def layer_records(self) -> LayerRecords | None:
+        return self.learners.take_records()
 
     def observations(self) -> ObservationRecord | None:
         """Ask actor 0; one that was lost is replaced when its next segment does not come."""

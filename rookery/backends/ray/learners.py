@@ -16,6 +16,7 @@ from rookery.backends.ray.failures import SlowWaitLog, raise_cause, reason_of, w
 from rookery.backends.ray.messages import LearnerReport, WorkerReady, from_arrays, to_arrays
 from rookery.backends.ray.slots import StatusRow, status_row
 from rookery.backends.ray.workers import LearnerWorker, WorkerSpec, kill_worker, start_worker
+from rookery.data.layers import LayerRecords
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
 from rookery.runs.checkpoint import Checkpoint
@@ -41,6 +42,10 @@ class LearnerGroup:
         self.sums: Any = 0.0
         self.counted = 0
         """Updates since the last call of `take_metrics`."""
+        self.measured: dict[str, float] = {}
+        """Columns of the diagnosis since the last call of `take_metrics`."""
+        self.records: LayerRecords | None = None
+        """The newest histograms and watched layers since the last call of `take_records`."""
         self.notices: list[str] = []
         self.earlier_times = Times()
         """Times of learners that were lost."""
@@ -110,6 +115,8 @@ class LearnerGroup:
         self.input_bytes = report.input_bytes
         self.notices += report.notices
         self.times_now = report.times
+        self.measured |= report.measured
+        self.records = report.records or self.records
 
     def take_metrics(self) -> dict[str, float]:
         """Return means over the updates since the last call."""
@@ -117,7 +124,13 @@ class LearnerGroup:
             return {}
         means = (np.asarray(self.sums) / self.counted).tolist()
         self.sums, self.counted = 0.0, 0
-        return dict(zip(["grad_norm", *self.names], means, strict=False))
+        measured, self.measured = self.measured, {}
+        return dict(zip(["grad_norm", *self.names], means, strict=False)) | measured
+
+    def take_records(self) -> LayerRecords | None:
+        """Return the newest histograms and watched layers since the last call."""
+        records, self.records = self.records, None
+        return records
 
     def state(self) -> CheckpointState:
         """Return the first learner's networks, optimizer and counts; RookeryError if the weights of

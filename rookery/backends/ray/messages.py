@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rookery.data.layers import LayerRecords
 from rookery.data.steps import Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.learning.actor import Played, Times
@@ -154,3 +155,7 @@ class LearnerReport(NamedTuple):
     """Since it started."""
     notices: list[str]
     """Lines for the log."""
+    measured: dict[str, float]
+    """Columns of the diagnosis."""
+    records: LayerRecords | None
+    """Histograms and watched layers."""

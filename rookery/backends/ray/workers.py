@@ -325,6 +325,8 @@ class LearnerWorker(Worker):
             replay=ReplayStatus.of(self.memory) if isinstance(self.memory, Replay) else None,
             times=learner.times._replace(wait_s=self.wait_s, cpu_s=time.process_time()),
             notices=learner.take_notices(),
+            measured={} if learner.diagnosis is None else learner.diagnosis.take(),
+            records=learner.take_records(),
         )
         learner.sums.zero_()
         learner.counted = 0
