@@ -59,7 +59,7 @@ def gamma_short(history: History) -> Symptom | None:
     if not isinstance(gamma, int | float) or length is None or gamma >= 1:
         return None
     horizon = 1 / (1 - gamma)
-    if horizon >= SHORT_HORIZON or horizon >= 0.1 * length:
+    if horizon >= SHORT_HORIZON or horizon >= 0.1 * length or history.learned:
         return None
     text = f"gamma {gamma:g} sees {horizon:.0f} steps ahead, episodes have {length:.0f} steps"
     return Symptom("algo.gamma", float(gamma), 0, text)

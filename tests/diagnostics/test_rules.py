@@ -75,7 +75,7 @@ def history(changes=(), settings=(), rows=20, result=(), baseline=BASELINE):
 
 FAULTS = {
     "diverged": {"result": {"error": "training diverged: loss is nan"}},
-    "gamma_short": {"settings": {"algo.gamma": 0.5}},
+    "gamma_short": {"settings": {"algo.gamma": 0.5}, "changes": POOR},
     "replay_small": {"settings": {"algo.capacity": 500}},
     "no_importance_weights": {"settings": {"algo.alpha": 0.6, "algo.beta": 0.0}},
     "importance_weights_dropped": {
