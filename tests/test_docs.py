@@ -96,12 +96,9 @@ def check_train(args: list[str]) -> None:
     source = any(train_command.peek_flag(args, flag) for flag in ("--resume", "--config"))
     names = ["ppo", "CartPole-v1"] if source else args[:2]
     rest = args if source else args[2:]
-    flags = flags_of(default_config(*names))
-    options = flags_of(train_command.TrainOptions)
-    given, extra = parse_flags(rest, flags | options)
-    require(not extra, f"{extra}: unexpected arguments")
+    base = default_config(*names)
+    given, chosen = train_command.parse_settings(rest, base, train_command.TrainOptions)
     check_env(names[1])
-    chosen = {key: given.pop(key) for key in list(given) if key in options}
     from_dict(train_command.TrainOptions, chosen)
     resolve(*names, nest(given), chosen.get("preset"), not (source or chosen.get("no_preset")))
 
@@ -144,6 +141,15 @@ def check_doctor(args: list[str]) -> None:
     """Parse arguments as `rookery doctor` does, and make the config of its runs."""
     if "--help" in args:
         assert main(["doctor", *args]) == 0
+        return
+    if args[0] not in ALGORITHMS:
+        is_run = args[0].startswith("runs/")
+        kind = doctor_command.RunOptions if is_run else doctor_command.DoctorEnvOptions
+        given, extra = parse_flags(args[1:], flags_of(kind))
+        require(not extra, f"{extra}: unexpected arguments")
+        from_dict(kind, nest(given))
+        if not is_run:
+            check_env(args[0])
         return
     settings, _, options = doctor_command.parse_options(args[0], args[1:])
     probe_config(args[0], settings, options.preset, not options.no_preset)

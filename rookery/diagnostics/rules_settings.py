@@ -59,7 +59,8 @@ def gamma_short(history: History) -> Symptom | None:
     if not isinstance(gamma, int | float) or length is None or gamma >= 1:
         return None
     horizon = 1 / (1 - gamma)
-    if horizon >= SHORT_HORIZON or horizon >= 0.1 * length or history.learned:
+    # A discount near 0 is chosen for tasks whose actions have no later effect.
+    if gamma <= 0.1 or horizon >= SHORT_HORIZON or horizon >= 0.1 * length:
         return None
     text = f"gamma {gamma:g} sees {horizon:.0f} steps ahead, episodes have {length:.0f} steps"
     return Symptom("algo.gamma", float(gamma), 0, text)
