@@ -146,7 +146,7 @@ FAULTS = {
             place="algorithm",
             run=runs.PPO,
             plant=partial(envs.outside, partial(envs.ScaledReward, factor=-1.0)),
-            rules=rules("return_falls"),
+            rules=rules("reward_sign", "worse_than_random"),
         ),
         Fault(
             name="reward_delayed",
