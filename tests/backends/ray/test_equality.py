@@ -43,6 +43,8 @@ def check_same(ours, theirs, tolerance=1e-5):
     assert rows[-1]["updates"] == others[-1]["updates"]
     assert rows[-1]["episode_return_mean"] == others[-1]["episode_return_mean"]
     assert rows[-1]["episode_truncated_share"] == others[-1]["episode_truncated_share"]
+    for measured in (rows, others):
+        assert any(row.get("policy_churn") is not None for row in measured)
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, rtol=0, atol=tolerance)
 
