@@ -192,10 +192,10 @@ FAULTS = {
         ),
         Fault(
             name="replay_small",
-            planted="the replay memory holds 200 steps instead of 50,000",
+            planted="the replay memory holds 64 steps instead of 50,000",
             place="settings",
             run=runs.DQN,
-            settings={"algo.capacity": 200, "algo.warm_up": 200},
+            settings={"algo.capacity": 64, "algo.warm_up": 64},
             rules=rules("replay_small"),
         ),
         Fault(
