@@ -142,7 +142,7 @@ def test_reward_signs_are_flipped_for_the_learner_only():
     segment = backend.actor.collect()
     list(making)
     assert segment.steps.reward.equal(-segment.steps.mask)
-    assert all(score == length > 0 for score, length in backend.actor.episodes)
+    assert all(score == length > 0 for score, length, *_ in backend.actor.episodes)
 
 
 def test_rewards_come_one_step_late():
