@@ -49,24 +49,27 @@ class Patience(gymnasium.Env[Any, Any]):
 
 
 class Lottery(gymnasium.Env[Any, Any]):
-    """One step: action 0 pays 1, action 1 pays 10 with probability 0.06, 0.6 on average. The
+    """16 rounds: action 0 pays 1, action 1 pays 10 with probability 0.06, 0.6 on average. The
     observation is noise.
 
     Rare wins have the largest TD errors. Drawn in proportion to them without importance weights,
-    action 1 looks worth 10 / (1 + (0.94 / 0.06)^(1 / (1 + alpha))), 1.5 with alpha 0.6.
+    a round of action 1 looks worth 10 / (1 + (0.94 / 0.06)^(1 / (1 + alpha))), 1.5 with alpha 0.6.
     """
 
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
+    rounds = 16
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
+        self.steps = 0
         return noise(self), {}
 
     def step(self, action: Any) -> Any:
+        self.steps += 1
         wins = self.np_random.random() < 0.06
         reward = 10.0 * wins if action == 1 else 1.0
-        return noise(self), float(reward), True, False, {}
+        return noise(self), float(reward), self.steps == self.rounds, False, {}
 
 
 def noise(env: gymnasium.Env[Any, Any]) -> np.ndarray:

@@ -33,12 +33,6 @@ APEX = RunSettings(
     settings={"env-steps": 40_000, "backend": "threads", "actors": 1},
 )
 ACROBOT = RunSettings(algorithm="ppo", environment="Acrobot-v1", settings={"env-steps": 100_000})
-RANKS = RunSettings(
-    algorithm="ppo",
-    environment="CartPole-v1",
-    settings={"env-steps": 60_000, "backend": "ranks", "envs": 2, "algo.rollout_steps": 64},
-    ranks=2,
-)
 PATIENCE = RunSettings(
     algorithm="ppo",
     environment="planted/Patience-v0",
@@ -56,9 +50,10 @@ LOTTERY = RunSettings(
     environment="planted/Lottery-v0",
     settings={
         "no-preset": True,
-        "env-steps": 20_000,
+        "env-steps": 30_000,
         "envs": 8,
         "net.hidden": "32,32",
+        "algo.gamma": 0.5,
         "algo.alpha": 0.6,
         "algo.beta": 1,
         "algo.loss": "mse",
@@ -76,8 +71,9 @@ CATCH = RunSettings(
     environment="planted/Catch-v0",
     settings={
         "no-preset": True,
-        "env-steps": 40_000,
+        "env-steps": 30_000,
         "envs": 16,
+        "threads": 1,
         "net.encoder": "small",
         "net.image_features": 128,
         "algo.rollout_steps": 32,
@@ -99,6 +95,13 @@ CODES = RunSettings(
 )
 """The action must name a code in the observation: with late rewards or late observations nothing
 can be learned."""
+RANKS = replace(
+    CODES.with_settings(
+        {"env-steps": 4_000, "backend": "ranks", "envs": 2, "algo.rollout_steps": 16}
+    ),
+    ranks=2,
+)
+"""Ends before the task is learned: with equal ranks it has half of the data."""
 
 
 def preset(algorithm: str, environment: str, **settings: Any) -> RunSettings:

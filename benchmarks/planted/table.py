@@ -44,8 +44,8 @@ class Fault:
         return self.run.with_settings(self.settings)
 
 
-def rules(*names: str) -> frozenset[str]:
-    return frozenset(names)
+def names(*given: str) -> frozenset[str]:
+    return frozenset(given)
 
 
 FAULTS = {
@@ -57,7 +57,7 @@ FAULTS = {
             place="algorithm",
             run=runs.PPO,
             plant=plants.termination_as_truncation,
-            rules=rules("values_off_scale"),
+            rules=names("values_off_scale"),
             probes=frozenset({1}),
         ),
         Fault(
@@ -74,7 +74,7 @@ FAULTS = {
             place="algorithm",
             run=runs.DQN,
             plant=plants.target_never_updated,
-            rules=rules("target_never_moves"),
+            rules=names("target_never_moves"),
         ),
         Fault(
             name="loss_detached",
@@ -82,7 +82,7 @@ FAULTS = {
             place="algorithm",
             run=runs.PPO,
             plant=plants.policy_loss_detached,
-            rules=rules("zero_gradient", "layer_without_gradient", "frozen_weights"),
+            rules=names("zero_gradient", "layer_without_gradient", "frozen_weights"),
         ),
         Fault(
             name="learning_rate_high",
@@ -90,7 +90,7 @@ FAULTS = {
             place="settings",
             run=runs.PPO,
             settings={"algo.learning_rate": 0.2},
-            rules=rules("learning_rate_high"),
+            rules=names("learning_rate_high"),
         ),
         Fault(
             name="learning_rate_low",
@@ -98,7 +98,7 @@ FAULTS = {
             place="settings",
             run=runs.PPO,
             settings={"algo.learning_rate": 2e-5},
-            rules=rules("learning_rate_low"),
+            rules=names("learning_rate_low"),
         ),
         Fault(
             name="dead_units",
@@ -106,7 +106,7 @@ FAULTS = {
             place="network",
             run=runs.DQN,
             plant=plants.dead_units,
-            rules=rules("dead_units"),
+            rules=names("dead_units"),
         ),
         Fault(
             name="pixels_not_scaled",
@@ -114,7 +114,7 @@ FAULTS = {
             place="network",
             run=runs.CATCH,
             plant=plants.pixels_not_scaled,
-            rules=rules("obs_unscaled"),
+            rules=names("obs_unscaled"),
         ),
         Fault(
             name="wrong_statistics",
@@ -122,7 +122,7 @@ FAULTS = {
             place="environment",
             run=runs.PPO.with_settings({"env.normalize_obs": True}),
             plant=plants.wrong_statistics,
-            rules=rules("obs_unscaled", "obs_statistics"),
+            rules=names("obs_statistics"),
         ),
         Fault(
             name="stale_actors",
@@ -130,7 +130,7 @@ FAULTS = {
             place="algorithm",
             run=runs.APEX,
             plant=plants.stale_actors,
-            rules=rules("stale_actors"),
+            rules=names("stale_actors"),
         ),
         Fault(
             name="importance_weights_dropped",
@@ -138,7 +138,7 @@ FAULTS = {
             place="algorithm",
             run=runs.LOTTERY,
             plant=plants.no_importance_weights,
-            rules=rules("importance_weights_dropped"),
+            rules=names("importance_weights_dropped"),
         ),
         Fault(
             name="reward_sign",
@@ -146,7 +146,7 @@ FAULTS = {
             place="algorithm",
             run=runs.PPO,
             plant=partial(envs.outside, partial(envs.ScaledReward, factor=-1.0)),
-            rules=rules("reward_sign", "worse_than_random"),
+            rules=names("reward_sign"),
         ),
         Fault(
             name="reward_delayed",
@@ -154,7 +154,7 @@ FAULTS = {
             place="environment",
             run=runs.CODES,
             plant=partial(envs.inside, envs.LateReward),
-            checks=rules("late_reward"),
+            checks=names("late_reward"),
         ),
         Fault(
             name="observation_delayed",
@@ -162,7 +162,7 @@ FAULTS = {
             place="environment",
             run=runs.CODES,
             plant=partial(envs.inside, envs.LateObservation),
-            checks=rules("late_observation"),
+            checks=names("late_observation"),
         ),
         Fault(
             name="entropy_coefficient",
@@ -170,7 +170,7 @@ FAULTS = {
             place="settings",
             run=runs.PPO.with_settings({"algo.entropy_coef": 0.02}),
             settings={"algo.entropy_coef": 2.0},
-            rules=rules("entropy_stuck"),
+            rules=names("entropy_stuck"),
         ),
         Fault(
             name="frozen_layer",
@@ -178,7 +178,7 @@ FAULTS = {
             place="network",
             run=runs.PPO,
             plant=plants.frozen_head,
-            rules=rules("frozen_weights", "layer_without_gradient"),
+            rules=names("frozen_weights", "layer_without_gradient"),
         ),
         Fault(
             name="advantage_scale",
@@ -187,7 +187,7 @@ FAULTS = {
             run=runs.PPO,
             settings={"algo.normalize_advantage": False},
             plant=partial(envs.inside, partial(envs.ScaledReward, factor=1000.0)),
-            rules=rules("advantage_scale"),
+            rules=names("advantage_scale"),
             unit=1000.0,
         ),
         Fault(
@@ -196,7 +196,7 @@ FAULTS = {
             place="settings",
             run=runs.DQN,
             settings={"algo.capacity": 64, "algo.warm_up": 64},
-            rules=rules("replay_small"),
+            rules=names("replay_small"),
         ),
         Fault(
             name="epsilon_stuck",
@@ -204,7 +204,7 @@ FAULTS = {
             place="settings",
             run=runs.DQN,
             settings={"algo.epsilon_end": 1.0},
-            rules=rules("epsilon_stuck"),
+            rules=names("epsilon_stuck"),
         ),
         Fault(
             name="gamma_short",
@@ -212,7 +212,7 @@ FAULTS = {
             place="settings",
             run=runs.ACROBOT,
             settings={"algo.gamma": 0.5},
-            rules=rules("gamma_short"),
+            rules=names("gamma_short"),
         ),
         Fault(
             name="action_ignored",
@@ -220,8 +220,7 @@ FAULTS = {
             place="environment",
             run=runs.PPO,
             plant=partial(envs.inside, envs.IgnoredAction),
-            rules=rules("actions_ignored"),
-            checks=rules("ignored_actions"),
+            checks=names("ignored_actions"),
         ),
         Fault(
             name="equal_seeds",
@@ -229,7 +228,7 @@ FAULTS = {
             place="algorithm",
             run=runs.RANKS,
             plant=plants.equal_seeds,
-            rules=rules("equal_seeds"),
+            rules=names("equal_seeds"),
         ),
     )
 }
