@@ -29,8 +29,6 @@ EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 MAX_CONNECTIONS = 512
 CHECK_S = 0.02
 """Seconds between checks. A fast sender on the same machine sends some 10 MB in that time."""
-HELD_BY_ALL = 4
-"""How many times the limit of one connection libzmq may hold for all of them together."""
 DISCARDED_BYTES = 1 << 20
 WANTED_DESCRIPTORS = 4_096
 BYTES_RECEIVED_OFFSET = 128
@@ -172,14 +170,14 @@ class ConnectionLimits:
             self._lost.append(descriptor)
 
     def _cut_greedy(self) -> None:
-        """Cut connections for which libzmq holds too much, those with the most first."""
+        """Cut connections, those with the most first, until libzmq holds no more than the limit for
+        all of them together. Valid requests stay far below it: it is a multiple of a request for
+        all of the server's environments."""
         watched = [each for each in self.connections.values() if not each.is_cut]
         held = [(max(0, each.held_bytes()), each) for each in watched]
         total = sum(count for count, _ in held)
-        if total <= self.max_held_bytes:
-            return
         for count, connection in sorted(held, key=lambda pair: -pair[0]):
-            if count <= self.max_held_bytes and total <= HELD_BY_ALL * self.max_held_bytes:
+            if total <= self.max_held_bytes:
                 return
             connection.shut_down()
             total -= count

@@ -204,7 +204,7 @@ def test_messages_without_end_over_many_connections_are_cut_off(target):
             await_true(lambda: open_descriptors(target.pid) < 50)
 
     target.step_during(attack)
-    assert target.grown() < 150
+    assert target.grown() < 70
 
 
 def test_a_message_of_very_many_frames_is_refused(target):
