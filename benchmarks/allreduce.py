@@ -1,4 +1,4 @@
-"""How long a sum over ranks takes: one vector, one transport.
+"""Time a sum over ranks: one vector, one transport.
 
     python benchmarks/allreduce.py --transport mpi --floats 10_000
     rookery bench benchmarks/allreduce.yaml

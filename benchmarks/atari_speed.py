@@ -1,4 +1,4 @@
-"""How fast Ape-X and R2D2 act and learn on Pong, with two actors of 16 or 40 games on this machine.
+"""Speed of Ape-X and R2D2 on Pong, acting and learning, with two actors of 16 or 40 games.
 
     python benchmarks/atari_speed.py apex-acting        # acting alone, 2 x 16 and 2 x 40 games
     python benchmarks/atari_speed.py apex-training      # acting while training, batch 32 and 64

@@ -1,4 +1,4 @@
-"""What the comparisons with Stable-Baselines3 have in common."""
+"""Common parts of the comparisons with Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steady_speed(run: Path, warm_up: float) -> float:
 
 
 def sb3_side(script: str, work: str, *options: str) -> float:
-    """What `script WORK --sb3-only` measures, in a process of its own."""
+    """Return the result of `script WORK --sb3-only`, in a process of its own."""
     command = [sys.executable, script, work, "--sb3-only", *options]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(output.splitlines()[-1])["steps_per_second"])

@@ -51,7 +51,7 @@ def rookery_side() -> float:
 
 
 def rllib_side() -> float:
-    """What `--rllib-only` measures, in a process of its own."""
+    """Return the result of `--rllib-only`, in a process of its own."""
     command = [sys.executable, __file__, "--rllib-only"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(output.splitlines()[-1])["steps_per_second"])

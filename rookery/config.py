@@ -67,7 +67,7 @@ TrapLevel = Literal["off", "warn", "stop"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrapsConfig:
-    """What to do when a trap finds a fault while the run goes on; none: as `level` says."""
+    """Levels of the traps, which look for faults while the run goes on; none: as `level` says."""
 
     level: TrapLevel = "warn"
     """Of all traps: ignore faults, log a warning, or stop the run and save the batch that shows the

@@ -23,7 +23,7 @@ Found = dict[str, Any]
 
 
 class Verdict(NamedTuple):
-    """What the instruments say of a run."""
+    """Findings of the instruments about a run."""
 
     findings: list[str] | None
     """Rules of `doctor RUN`, most important first; None: it could not be asked."""

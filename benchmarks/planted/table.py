@@ -19,7 +19,7 @@ class Fault:
 
     name: str
     planted: str
-    """What is planted, in one sentence."""
+    """The planted change, in one sentence."""
     place: Literal["environment", "algorithm", "network", "settings"]
     run: RunSettings
     """The healthy run."""

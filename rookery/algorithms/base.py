@@ -52,7 +52,7 @@ RULES: dict[str, Callable[[float], bool]] = {
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
     "lie in (0, 1]": lambda x: 0 < x <= 1,
 }
-"""What settings must do, for `OptimizerConfig.check`."""
+"""Conditions on settings, for `OptimizerConfig.check`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class OptimizerConfig:
     """Settings of the optimizer, which every algorithm has."""
 
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
-    """Which optimizer."""
+    """Name of the optimizer."""
     learning_rate: float = 3e-4
     """Size of a step at the start."""
     anneal: bool = True

@@ -1,4 +1,4 @@
-"""What Q-learning algorithms share: TD errors, exploration, target network, acting."""
+"""Parts of all Q-learning algorithms: TD errors, exploration, target network, acting."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LadderConfig(ReplayConfig):
     epsilon_base: float = 0.4
     """Environment i of N explores with probability base^(1 + power i / (N - 1))."""
     epsilon_power: float = 7.0
-    """How much less the last environment explores than the first."""
+    """Larger values make the last environment explore less than the first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

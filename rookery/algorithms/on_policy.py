@@ -1,4 +1,4 @@
-"""What policy gradients share: acting with an actor-critic, and pure functions."""
+"""Parts of all policy gradients: acting with an actor-critic, and pure functions."""
 
 from __future__ import annotations
 

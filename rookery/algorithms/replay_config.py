@@ -41,7 +41,7 @@ class ReplayConfig(OptimizerConfig):
     warm_up: int = 20_000
     """Rows stored over all environments before learning starts."""
     samples_per_insert: float | None = 8.0
-    """How often each stored step is learned from on average; none: no limit."""
+    """Times that each stored step is learned from on average; none: no limit."""
     alpha: float = 0.6
     """Exponent of priorities in sampling (Schaul et al. 2016); 0: uniform sampling."""
     beta: float = 0.4

@@ -239,7 +239,7 @@ class Runner:
 
 
 class CommandEnd(NamedTuple):
-    """How a command ended: its exit status, None if it timed out, and the seconds it took."""
+    """End of a command: its exit status, None if it timed out, and the seconds it took."""
 
     status: int | None
     duration: float

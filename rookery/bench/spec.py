@@ -29,11 +29,11 @@ class Metric:
     skip: int | None = None
     """Number of leading matches to leave out, such as those of a warm-up."""
     reduction_type: Literal["mean", "final", "min", "max", "median", "value"] | None = None
-    """How several matches are reduced to one number; value: expect one match; None: mean."""
+    """Reduction of several matches to one number; value: expect one match; None: mean."""
     json: str | None = None
     """Path in the JSON object on standard output, such as result.rows[0].x"""
     better: Literal["higher", "lower"] | None = None
-    """Which direction is better than the baseline; None: the metric is only reported."""
+    """Direction that is better than the baseline; None: the metric is only reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

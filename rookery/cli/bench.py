@@ -37,7 +37,7 @@ class BenchOptions:
     baseline: str | None = None
     """A benchmark_results.json to compare with; a regression ends with status 1."""
     tolerance: float | None = None
-    """How much worse than the baseline a metric may be, as a fraction of it; none: 0.1."""
+    """Largest loss against the baseline, as a fraction of it; none: 0.1."""
     profile: bool = False
     """Add --profile to commands that run 'rookery train'."""
     json: bool = False

@@ -30,7 +30,7 @@ class LayerTensors(NamedTuple):
 
 
 class LayerRecords(NamedTuple):
-    """What was recorded since the last report."""
+    """Histograms and tensors of an update since the last report."""
 
     updates: int
     """Number of updates before the one that was recorded."""

@@ -57,9 +57,9 @@ class Inspection:
     """Result of an inspection."""
 
     facts: dict[str, Any]
-    """What was seen, by name, in types of JSON."""
+    """Facts by name, in types of JSON."""
     findings: list[Finding]
-    """What is wrong, errors first."""
+    """Faults, errors first."""
     unchecked: dict[str, str]
     """Checks that could not be made, with the reason."""
     baseline: Baseline | None

@@ -35,7 +35,7 @@ class Unchecked(NamedTuple):
 
 
 CheckOutcome = str | Unchecked | None
-"""What is wrong, why that is unknown, or None: nothing is wrong."""
+"""The fault in words, the reason why it is unknown, or None: there is none."""
 
 
 class EnvCheck(NamedTuple):
@@ -48,7 +48,7 @@ class EnvCheck(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a check has found."""
+    """A fault that a check has found."""
 
     check: str
     severity: Severity

@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an algorithm says at a moment; None where it computes no such thing."""
+    """Answer of an algorithm at a moment; None where it computes no such thing."""
 
     value: float | None = None
     q: tuple[float, ...] | None = None
@@ -64,13 +64,13 @@ class Probe:
     number: int
     title: str
     needs: Ability
-    """What an algorithm must have to be asked."""
+    """Part that an algorithm must have to be asked."""
     questions: Callable[[float], Sequence[Question]]
     """Returns the questions with their answers for a discount gamma."""
     means: str
-    """What is wrong if this probe is the first to fail."""
+    """Fault if this probe is the first to fail."""
     look: str
-    """Where to look."""
+    """Places to look at."""
 
     @property
     def environment(self) -> str:

@@ -23,7 +23,7 @@ class TrapReplay:
 
     trap: str
     text: str
-    """What the trap said."""
+    """Text of the alarm."""
     columns: dict[str, float]
     """Metrics and measurements of the repeated update; empty if it diverged."""
     error: str | None

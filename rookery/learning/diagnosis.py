@@ -36,7 +36,7 @@ Columns = dict[str, Any]
 
 
 class UpdateEvidence(NamedTuple):
-    """What repeats an update: its batch, and the weights before it."""
+    """Batch of an update and the weights before it, which repeat it."""
 
     batch: Batch
     weights: dict[str, Tensor]
@@ -62,7 +62,7 @@ class UpdateEvidence(NamedTuple):
 
 
 class DiagnosisSpec(NamedTuple):
-    """What to measure."""
+    """Measurements that are asked for."""
 
     every: int | None = 0
     """Updates between measurements; None: one for each report; 0: none."""
@@ -104,10 +104,10 @@ class Diagnosis:
         self.spent_s = 0.0
         """Time of the last measurement."""
         self.due_at = 0.0
-        """When the next measurement may be made, if `every` is None."""
+        """Time from which on the next measurement may be made, if `every` is None."""
         self.target_before: Tensor | None = None
         self.evidence: UpdateEvidence | None = None
-        """What repeats the last update that was measured."""
+        """Evidence of the last update that was measured."""
 
     def is_due(self, updates: int, now: float) -> bool:
         """True if the update after `updates` updates is to be measured."""

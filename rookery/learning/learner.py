@@ -339,7 +339,7 @@ class Learner:
 
     @property
     def evidence(self) -> UpdateEvidence | None:
-        """What repeats the last update that was measured; None if none was."""
+        """Batch and weights of the last update that was measured; None if none was."""
         return None if self.diagnosis is None else self.diagnosis.evidence
 
     def tensors(self) -> Tensors:

@@ -17,8 +17,8 @@ FIRST_UPDATES = 3
 """Updates before the measurement: the first are slow."""
 
 Coupling = Literal["turns", "ratio", "free"]
-"""How learner and actors depend on each other. turns: they alternate (serial, ranks). ratio: they
-run at the same time with a fixed number of samples per step (threads with samples_per_insert).
+"""Dependence of learner and actors on each other. turns: they alternate (serial, ranks). ratio:
+they run at the same time with a fixed number of samples per step (threads with samples_per_insert).
 free: they run at the same time, independently."""
 
 

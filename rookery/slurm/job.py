@@ -35,7 +35,7 @@ class Job:
     """Options of a job."""
 
     kind: Literal["ranks", "ray", "hetero"] = "ranks"
-    """What runs on the nodes: ranks; a Ray cluster (ray); or a heterogeneous job with a Ray cluster
+    """Processes on the nodes: ranks; a Ray cluster (ray); or a heterogeneous job with a Ray cluster
     of a head, rollout nodes and a learner node (hetero)."""
     nodes: int = 1
     """Number of nodes; with hetero, of rollout nodes, beside a head and a learner node."""

@@ -47,7 +47,7 @@ class SweepOptions:
     """Options of the command, as opposed to settings of the runs."""
 
     search: Search = "random"
-    """How points are chosen: at random, every combination (grid), or by Optuna."""
+    """Method that chooses the points: at random, every combination (grid), or by Optuna."""
     samples: int | None = None
     """Number of trials; none: 10, or all points of a grid. With --resume: the new total."""
     seeds: int = 1

@@ -31,7 +31,7 @@ class SweepSpec:
     config: dict[str, Any]
     """All settings of a run, before those of a trial override them."""
     search: Search
-    """How points are chosen."""
+    """Method that chooses the points."""
     samples: int
     """Number of trials."""
     seeds: int

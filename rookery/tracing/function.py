@@ -74,7 +74,7 @@ class TracedFunction:
         """Plain calls by key."""
         self.refused: str | None = None
         self.status: str | None = None
-        """How calls are computed; None before that is known."""
+        """Way in which calls are computed, in words; None before that is known."""
 
     def __call__(self, *args: Any) -> Any:
         if self.refused:

@@ -52,7 +52,7 @@ HARMLESS = {"normalize_obs", "clip_reward", "check_bounds", "reward_gamma", "rem
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """How a probe ended."""
+    """Result of a probe."""
 
     probe: Probe
     status: Literal["passed", "failed", "skipped"]

@@ -18,7 +18,7 @@ MAX_WAIT_S = 3600.0
 MAX_INFOS = 16
 MAX_NAME_LENGTH = 64
 RECONNECT_GRACE_S = 10.0
-"""How long a session outlives its connection, so that its client can reconnect."""
+"""Time that a session outlives its connection, so that its client can reconnect."""
 Operation = Callable[[Message], List[np.ndarray]]
 
 

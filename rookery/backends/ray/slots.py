@@ -1,4 +1,4 @@
-"""What the driver knows of its workers: slots that are refilled when a process dies, the counters
+"""The driver's view of its workers: slots that are refilled when a process dies, the counters
 of replay memories, and the status table."""
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ from rookery.envs.spaces import Array
 from rookery.errors import BadInput, RunFailed
 
 CONNECT_S = 10.0
-"""How long the first connection to a server may take."""
+"""Longest time that the first connection to a server may take."""
 RETRY_FULL_S = 5.0
 """Pause before a full server is asked again."""
 RECONNECT_S = 2.0
-"""How long a broken connection may take to be restored before its server counts as lost."""
+"""Time in which a broken connection is restored before its server counts as lost."""
 CLOSE_MS = 1_000
 POLL_MS = 50
-"""How long to wait for a reply before the state of the connection is checked."""
+"""Wait for a reply before the state of the connection is checked."""
 MAX_RETRY_MS = 2_000
 """Longest pause between attempts to connect."""
 KEY_ERRORS = {
@@ -70,7 +70,7 @@ class RemoteSession:
         self.seq = -1
         self.connected = self.broke = False
         self.down_since = time.monotonic()
-        """When the last connection broke, or the first was attempted."""
+        """Time at which the last connection broke, or the first was attempted."""
         self.request: Sequence[Any] = ()
         # The process's own context is never terminated: an environment that was not closed cannot
         # keep the process from ending.
