@@ -9,9 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import faults
-from planted.running import Bench, flags
-from planted.runs import preset
-from planted.table import Fault
+from planted.running import Bench, flags, measure_fault, measure_healthy
+from planted.runs import HEALTHY_RUNS, preset
+from planted.table import FAULTS, Fault
 
 FAULT = Fault(
     name="planted",
@@ -108,3 +108,21 @@ def test_unknown_fault_is_refused(capsys):
     with pytest.raises(SystemExit):
         faults.main(["--faults", "dead_unit"])
     assert "unknown faults dead_unit" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_at_least_17_faults_are_named_and_every_fault_hurts(tmp_path):
+    bench = Bench(tmp_path)
+    rows = [measure_fault(bench, fault, seed=1) for fault in FAULTS.values()]
+    assert [row["fault"] for row in rows if row["broken"] >= row["healthy"]] == []
+    assert sum(row["named_by"] is not None for row in rows) >= 17, faults.summary(rows, [])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_at_most_one_healthy_run_gets_a_finding(tmp_path):
+    bench = Bench(tmp_path)
+    rows = [measure_healthy(bench, run, seed) for run, seeds in HEALTHY_RUNS for seed in seeds]
+    assert all(row["findings"] is not None for row in rows)
+    assert sum(bool(row["findings"]) for row in rows) <= 1, faults.summary([], rows)
