@@ -24,6 +24,7 @@ from rookery.cli import serve as serve_command
 from rookery.cli import train as train_command
 from rookery.cli.main import COMMANDS, main
 from rookery.config import default_config, from_values, resolve
+from rookery.diagnostics.rules import RUN_RULES
 from rookery.errors import BadInput, RookeryError, require
 from rookery.fields import flags_of, from_dict, nest, parse_flags
 from rookery.training.probe_runs import probe_config
@@ -254,7 +255,7 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     for block in blocks_of(page, "python"):
         # Blank lines first, so that tracebacks show the line of the page.
         code = "\n" * (block.line - 1) + textwrap.dedent(block.text)
-        with patch.dict(ALGORITHMS):
+        with patch.dict(ALGORITHMS), patch.dict(RUN_RULES):
             exec(compile(code, page.name, "exec"), names)
 
 

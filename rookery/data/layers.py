@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:  # for the command line, which must start without NumPy
+    import numpy as np
 
 
 class Histogram(NamedTuple):
