@@ -159,14 +159,22 @@ def measure_fault(bench: Bench, fault: Fault, seed: int) -> Found:
 
 
 def measure_healthy(bench: Bench, run: RunSettings, seed: int) -> Found:
-    """Train a healthy run and return its findings, each of which is a false alarm."""
+    """Train a healthy run and return its findings and the alarms of its traps, each of which is a
+    false alarm."""
     path = bench.train(HEALTHY, run, seed)
     result = Run.open(path).result or {}
+    findings = bench.examine(HEALTHY, path)
     return {
         "run": f"{run.algorithm} {run.environment}",
         "settings": dict(run.settings),
         "seed": seed,
         "return": mean_return(path),
         "seconds": result.get("seconds"),
-        "findings": bench.examine(HEALTHY, path),
+        "findings": None if findings is None else findings + alarms_of(path),
     }
+
+
+def alarms_of(path: Path) -> list[str]:
+    """Return the traps that found something while a run went on."""
+    events = map(json.loads, (path / "events.jsonl").read_text().splitlines())
+    return [f"trap {event['trap']}" for event in events if event["event"] == "alarm"]
