@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
 from rookery.data.steps import Batch, Steps
-from rookery.data.tree import map_batch, tree_map
+from rookery.data.tree import tree_map
 from rookery.learning.actor import Actor
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Reducer
@@ -201,16 +201,6 @@ def a_batch(algorithm, rows, lanes, seed=0, masked=0.2, state=True):
         torch.randn(part.shape, generator=rng) for part in algorithm.initial_state(lanes) if state
     )
     return Batch(steps, first)
-
-
-def lanes_of(batch, index):
-    """Return columns `index` of a batch."""
-    return Batch(
-        map_batch(batch.steps, index),
-        tree_map(lambda x: x[index], batch.state),
-        None if batch.keys is None else batch.keys[index],
-        None if batch.weight is None else batch.weight[index],
-    )
 
 
 def ppo(net=None, where=FLAT, seed=0, **settings):

@@ -268,6 +268,16 @@ class Algorithm(ABC):
         return taken
 
 
+def spread(name: str, values: Tensor) -> dict[str, Tensor]:
+    """Return lowest and highest value, mean and deviation as columns that begin with `name`."""
+    return {
+        f"{name}_min": values.amin(),
+        f"{name}_max": values.amax(),
+        f"{name}_mean": values.mean(),
+        f"{name}_std": values.std(correction=0),
+    }
+
+
 def carry(state: Tree, resetting: np.ndarray) -> Tree:
     """Return the recurrent state for the next row, cleared in the lanes whose row was a reset row
     [B]."""

@@ -132,8 +132,9 @@ class DQN(ReplayAlgorithm):
         steps, (now, later) = batch.steps, rows_of(batch)
         value = chosen_value(expected_value(self.network(now), self.atoms), steps.action[0])
         coming = expected_value(self.target(later), self.atoms)
-        chooser = self.network(later) if self.config.double else self.target(later)
-        best = allowed(expected_value(chooser, self.atoms), self.legal(later)).argmax(-1)
+        double = self.config.double
+        chooser = expected_value(self.network(later), self.atoms) if double else coming
+        best = allowed(chooser, self.legal(later)).argmax(-1)
         return value, steps.reward[0] + steps.discount[0] * chosen_value(coming, best)
 
     def distribution_costs(self, batch: Batch) -> tuple[Tensor, Tensor]:

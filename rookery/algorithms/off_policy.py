@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rookery.algorithms.base import Algorithm, Collection, Spaces
+from rookery.algorithms.base import Algorithm, Collection, Spaces, spread
 from rookery.algorithms.replay_config import ReplayConfig, build_replay, layout_of
 from rookery.data.steps import Batch, Decision, Lanes, Loss, Segment, Steps
 from rookery.data.tree import Tree, tree_map
@@ -259,14 +259,10 @@ class ReplayAlgorithm(Algorithm):
     def diagnose(self, batch: Batch, sample: Batch, decision: Decision) -> dict[str, Tensor]:
         """Return moments of action values, of their targets and of TD errors."""
         q, (value, target) = decision.extra["q"], self.values_and_targets(sample)
-        return {
+        return spread("target", target) | {
             "q_std": q.std(correction=0),
             "q_min": q.amin(),
             "q_max": q.amax(),
-            "target_min": target.amin(),
-            "target_max": target.amax(),
-            "target_mean": target.mean(),
-            "target_std": target.std(correction=0),
             "td_error_max": (target - value).abs().amax(),
         }
 

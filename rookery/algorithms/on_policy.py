@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rookery.algorithms.base import Algorithm
+from rookery.algorithms.base import Algorithm, spread
 from rookery.data.steps import Batch, Decision, Segment
 from rookery.data.tree import Tree
 from rookery.networks.actor_critic import ActorCritic
@@ -51,12 +51,14 @@ class PolicyAlgorithm(Algorithm):
         extra, kept = batch.steps.extra, batch.steps.mask.bool()
         advantage = extra["advantage"][kept]
         target = extra["return"][kept] if "return" in extra else extra["value"][kept] + advantage
-        columns = {"advantage_mean": advantage.mean(), "advantage_std": spread_of(advantage)}
-        columns |= {"target_min": target.amin(), "target_max": target.amax()}
-        columns |= {"target_mean": target.mean(), "target_std": spread_of(target)}
+        columns = spread("target", target)
+        columns |= {
+            "advantage_mean": advantage.mean(),
+            "advantage_std": advantage.std(correction=0),
+        }
         if self.network.value_head is not None:
             value = target - advantage
-            columns |= {"value_mean": value.mean(), "value_std": spread_of(value)}
+            columns |= {"value_mean": value.mean(), "value_std": value.std(correction=0)}
             columns["explained_variance"] = explained_variance(advantage, target)
         highest = self.network.head.highest_entropy
         if highest is not None:
@@ -77,11 +79,6 @@ def values(network: ActorCritic, segment: Segment) -> Tensor:
         first = segment.steps.extra["value"]
         last = network.step(segment.next_obs, segment.next_state)[1]
     return torch.cat([first, last.unsqueeze(0)])
-
-
-def spread_of(values: Tensor) -> Tensor:
-    """Return the standard deviation."""
-    return values.std(correction=0)
 
 
 def explained_variance(error: Tensor, target: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.data.steps import FinishedEpisode
 from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import RookeryError

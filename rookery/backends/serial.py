@@ -7,7 +7,7 @@ import torch
 from rookery.backends.base import Backend, CheckpointState, Report, Setup
 from rookery.backends.common import ActorTally, actor_metrics, learn_from, normalizer_tensors
 from rookery.config import RunConfig
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.envs import statistics
 from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import RookeryError

@@ -21,7 +21,7 @@ from rookery.backends.common import (
     actor_metrics,
 )
 from rookery.config import RunConfig
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.errors import Diverged, RunFailed
 from rookery.learning.actor import Actor, Stopped

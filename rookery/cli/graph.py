@@ -10,7 +10,7 @@ from rookery.cli.train import leading_names, parse_settings
 from rookery.config import Resolved, default_config, resolve
 from rookery.diagnostics.graph import LossGraph, loss_graph
 from rookery.diagnostics.graph_picture import require_graphviz, svg_of
-from rookery.diagnostics.layers import table_text
+from rookery.diagnostics.layer_table import table_text
 from rookery.errors import RookeryError, require
 from rookery.fields import from_dict, help_text, nest
 from rookery.runs.files import to_json, write_text

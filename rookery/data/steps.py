@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rookery.data.tree import Tree
+from rookery.data.tree import Tree, map_batch, tree_map
 
 
 class Steps(NamedTuple):
@@ -82,6 +82,15 @@ class Batch(NamedTuple):
     """Identifiers of the windows in the replay memory, to update their priorities."""
     weight: Tensor | None = None
     """Importance weights, [B]."""
+
+    def lanes(self, index: Tensor | slice) -> Batch:
+        """Return some of the lanes, as a batch."""
+        return Batch(
+            map_batch(self.steps, index),
+            tree_map(lambda x: x[index], self.state),
+            None if self.keys is None else self.keys[index],
+            None if self.weight is None else self.weight[index],
+        )
 
 
 class Loss(NamedTuple):

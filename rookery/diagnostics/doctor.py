@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.diagnostics import all_rules  # noqa: F401
+from rookery.diagnostics.all_rules import find_faults
 from rookery.diagnostics.history import History, Verdict
-from rookery.diagnostics.rules import LEAST_MEASUREMENTS, RunFinding, find_faults
+from rookery.diagnostics.rules import LEAST_MEASUREMENTS, RunFinding
 from rookery.errors import BadInput, require
 from rookery.runs.run import Run
 

@@ -20,7 +20,7 @@ from rookery.backends.serial import Serial
 from rookery.config import RunConfig
 from rookery.data.steps import Batch
 from rookery.data.tree import tree_map
-from rookery.diagnostics.layers import LayerRow, layer_table, unfused
+from rookery.diagnostics.layer_table import LayerRow, layer_table, unfused
 from rookery.learning.learner import Reducer
 
 LANES = 4

@@ -62,7 +62,6 @@ class History:
         """Mean, half width of its 95 % interval and episodes of the random policy."""
         self.columns: dict[str, tuple[list[float], list[float]]] = {}
         """Steps and values of each column."""
-        self.rows = 0
 
     @classmethod
     def of_run(cls, run: Run) -> Self:
@@ -82,7 +81,6 @@ class History:
         step = report.get("env_steps")
         if not isinstance(step, int | float):
             return
-        self.rows += 1
         for name, value in report.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 steps, values = self.columns.setdefault(name, ([], []))
@@ -92,7 +90,11 @@ class History:
             self.columns = {
                 name: (steps[::2], values[::2]) for name, (steps, values) in self.columns.items()
             }
-            self.rows = max((len(steps) for steps, _ in self.columns.values()), default=0)
+
+    @property
+    def rows(self) -> int:
+        """Number of reports."""
+        return len(self.columns["env_steps"][0]) if self.columns else 0
 
     def series(self, name: str) -> Series:
         """Return a column; empty if no report has it."""
@@ -125,14 +127,13 @@ class History:
             return 1.0
         return min(1.0, (self.last("env_steps") or 0.0) / total)
 
-    def verdict(self, at: int = -1) -> Verdict:
-        """Return whether report number `at` is better than a random policy."""
-        means = self.series("episode_return_mean")
-        mean = float(means.values[at]) if len(means) > (at if at >= 0 else -at - 1) else None
+    def verdict(self) -> Verdict:
+        """Return whether the newest episodes are better than a random policy."""
+        mean = self.last("episode_return_mean")
         if mean is None or self.baseline is None:
             return Verdict("unknown", mean, None, None)
         random = float(self.baseline["mean"])
-        error = math.hypot(self.baseline["half_width"] / 1.96, self.return_error(at))
+        error = math.hypot(self.baseline["half_width"] / 1.96, self.return_error())
         if error == 0:
             errors = 0.0 if mean == random else math.copysign(math.inf, mean - random)
         else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,23 +74,6 @@ def rule(
     return add
 
 
-def find_faults(history: History, names: Mapping[str, Any] | None = None) -> list[RunFinding]:
-    """Return what the rules find, the most important first; symptoms of a fault that was found are
-    left out. With `names` only these rules are asked."""
-    found: dict[str, RunFinding] = {}
-    explained: set[str] = set()
-    for name, each in RUN_RULES.items():
-        if names is not None and name not in names:
-            continue
-        symptom = each.find(history)
-        if symptom is not None:
-            found[name] = RunFinding(name, *symptom, each.remedy, each.source)
-            explained |= set(each.explains)
-    return [finding for name, finding in found.items() if name not in explained]
-
-
-def all_equal(values: np.ndarray, to: float | None = None) -> bool:
-    """True if there are enough values and all of them are equal, to `to` if given."""
-    if len(values) < LEAST_MEASUREMENTS:
-        return False
-    return bool((values == (values[0] if to is None else to)).all())
+def all_equal(values: np.ndarray, to: float) -> bool:
+    """True if there are enough values and all of them are `to`."""
+    return len(values) >= LEAST_MEASUREMENTS and bool((values == to).all())

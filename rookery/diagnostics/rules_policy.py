@@ -178,10 +178,8 @@ def reward_sign(history: History) -> Symptom | None:
     length = history.last("episode_length_mean")
     if len(rewards) < LEAST_MEASUREMENTS or not len(returns) or not length:
         return None
-    per_step, learned_from = (
-        float(np.median(returns.values)) / length,
-        float(np.median(rewards.values)),
-    )
+    per_step = float(np.median(returns.values)) / length
+    learned_from = float(np.median(rewards.values))
     opposite = bool((np.sign(rewards.values) == -np.sign(per_step)).all()) and per_step != 0
     if not opposite or not 0.3 < abs(learned_from / per_step) < 10:
         return None

@@ -134,7 +134,7 @@ def epsilon_stuck(history: History) -> Symptom | None:
 @rule(
     "equal_seeds",
     remedy="give each worker its own seed; do not seed inside the environment",
-    source="Henderson et al. 2018: copies of one stream are not more data",
+    source="copies of one stream of experience are not more data",
     trap=True,
 )
 def equal_seeds(history: History) -> Symptom | None:

@@ -24,7 +24,7 @@ LOW_RATIO = 1e-4
 """Size of an update relative to the weights; 1e-3 is usual."""
 HIGH_KL = 0.5
 HIGH_CLIP = 0.5
-"""KL divergence and share of clipped ratios in a report; below 0.01 and 0.1 are usual."""
+"""KL divergence and share of clipped ratios in a report; up to 0.02 and 0.1 are usual."""
 MANY_UPDATES = 5_000
 """Updates after which a target network must have moved; twice the default period."""
 STALE_UPDATES = 2_000
@@ -36,6 +36,15 @@ def late_layers(history: History, name: str) -> Iterator[tuple[str, Series, floa
     for layer, series in history.by_layer(name):
         if len(series) >= LEAST_MEASUREMENTS:
             yield layer, series, float(np.median(series.late()))
+
+
+def layer_at_zero(history: History, name: str, text: str) -> Symptom | None:
+    """Return a symptom for the first layer whose column `name/LAYER` is 0 in every report; its
+    name is put into `text`."""
+    for layer, series in history.by_layer(name):
+        if all_equal(series.values, 0.0):
+            return Symptom(f"{name}/{layer}", 0.0, int(series.steps[0]), text.format(layer))
+    return None
 
 
 # ---------------------------------------------------------------- units
@@ -53,9 +62,8 @@ def dead_units(history: History) -> Symptom | None:
     for layer, series, figure in late_layers(history, "dormant"):
         if figure >= DEAD:
             text = f"{100 * figure:.0f} % of the units of {layer} are dormant"
-            return Symptom(
-                f"dormant/{layer}", figure, first_step(series, series.values >= DEAD), text
-            )
+            step = first_step(series, series.values >= DEAD)
+            return Symptom(f"dormant/{layer}", figure, step, text)
     return None
 
 
@@ -110,11 +118,7 @@ def zero_gradient(history: History) -> Symptom | None:
 )
 def layer_without_gradient(history: History) -> Symptom | None:
     """A layer never gets a gradient."""
-    for layer, series in history.by_layer("gradient_norm"):
-        if all_equal(series.values, 0.0):
-            text = f"the layer {layer} gets no gradient"
-            return Symptom(f"gradient_norm/{layer}", 0.0, int(series.steps[0]), text)
-    return None
+    return layer_at_zero(history, "gradient_norm", "the layer {} gets no gradient")
 
 
 @rule(
@@ -126,11 +130,7 @@ def layer_without_gradient(history: History) -> Symptom | None:
 )
 def frozen_weights(history: History) -> Symptom | None:
     """A layer's weights do not change."""
-    for layer, series in history.by_layer("update_ratio"):
-        if all_equal(series.values, 0.0):
-            text = f"the weights of {layer} stay the same"
-            return Symptom(f"update_ratio/{layer}", 0.0, int(series.steps[0]), text)
-    return None
+    return layer_at_zero(history, "update_ratio", "the weights of {} stay the same")
 
 
 @rule(
@@ -187,11 +187,11 @@ def stale_actors(history: History) -> Symptom | None:
 )
 def learning_rate_high(history: History) -> Symptom | None:
     """Updates change weights or policy by too much."""
-    for name, limit in (("kl", HIGH_KL), ("clip_fraction", HIGH_CLIP)):
+    for name, limit, usual in (("kl", HIGH_KL, 0.02), ("clip_fraction", HIGH_CLIP, 0.1)):
         series = history.series(name)
         if len(series) and series.values.max() > limit:
             figure = float(series.values.max())
-            text = f"{name} reached {figure:.3g}; below {limit / 10:g} is usual"
+            text = f"{name} reached {figure:.3g}; up to {usual:g} is usual"
             return Symptom(name, figure, int(series.steps[series.values.argmax()]), text)
     found = [
         (float(np.median(s.values)), layer) for layer, s, _ in late_layers(history, "update_ratio")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rookery.config import RunConfig, to_values
-from rookery.diagnostics.all_rules import RUN_RULES
+from rookery.diagnostics.all_rules import find_faults
 from rookery.diagnostics.history import History
-from rookery.diagnostics.rules import RunFinding, find_faults
+from rookery.diagnostics.rules import RUN_RULES, RunFinding
 from rookery.runs.callbacks import Alarm, Callback
 
 

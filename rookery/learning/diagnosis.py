@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rookery.algorithms.base import Algorithm
-from rookery.data.layers import LayerRecords
+from rookery.algorithms.base import Algorithm, spread
+from rookery.data.layer_records import LayerRecords
 from rookery.data.steps import Batch
-from rookery.data.tree import map_batch, tree_leaves, tree_map
+from rookery.data.tree import tree_leaves
 from rookery.errors import require
-from rookery.learning.layer_records import check_layers, layer_histograms, watch_layers
-from rookery.learning.layers import (
+from rookery.learning.activations import (
     Activation,
     ActivationRecorder,
     dormant_share,
     effective_rank,
-    layers_of,
     saturated_share,
 )
-from rookery.networks.flat import FlatParameters
+from rookery.learning.layer_hooks import check_layers, layer_histograms, watch_layers
 
 SAMPLE_ROWS = 256
 SAMPLE_BYTES = 4 << 20
@@ -75,9 +74,8 @@ class DiagnosisSpec(NamedTuple):
 class BeforeUpdate(NamedTuple):
     """The state before an update."""
 
-    batch: Batch
+    evidence: UpdateEvidence
     sample: Batch
-    weights: Tensor
     actions: Tensor
     """Best actions in the sample."""
     updates: int
@@ -90,10 +88,9 @@ class Diagnosis:
     layers that are watched, by `Algorithm.loss`, which draw no random numbers.
     """
 
-    def __init__(self, algorithm: Algorithm, flat: FlatParameters, spec: DiagnosisSpec):
+    def __init__(self, algorithm: Algorithm, spec: DiagnosisSpec):
         check_layers(algorithm.network, spec.watch)
         self.algorithm = algorithm
-        self.flat = flat
         self.every = None if spec.watch and spec.every == 0 else spec.every
         self.histograms = spec.histograms
         self.watch = spec.watch
@@ -142,27 +139,27 @@ class Diagnosis:
             self.records = LayerRecords(updates, histograms, watched)
         sample = sample_of(batch)
         actions = self.algorithm.best_in(sample).action
-        weights = self.flat.values.detach().clone()
         self.evidence = UpdateEvidence.of(self.algorithm, batch)
         self.spent_s = time.perf_counter() - start
-        return BeforeUpdate(batch, sample, weights, actions, updates)
+        return BeforeUpdate(self.evidence, sample, actions, updates)
 
     @torch.no_grad()
     def after(self, before: BeforeUpdate) -> None:
         """Measure an update right after its step; its gradient is still in the buffer."""
         start = time.perf_counter()
-        with ActivationRecorder(self.algorithm.network) as recorder:
+        network, (batch, weights) = self.algorithm.network, before.evidence
+        with ActivationRecorder(network) as recorder:
             decision = self.algorithm.best_in(before.sample)
-        columns = self.layer_columns(before.weights) | activation_columns(recorder.found)
-        columns |= data_columns(before.batch, recorder.input)
-        columns |= self.algorithm.diagnose(before.batch, before.sample, decision)
+        columns = layer_columns(network, weights) | activation_columns(recorder.found)
+        columns |= data_columns(batch, recorder.input)
+        columns |= self.algorithm.diagnose(batch, before.sample, decision)
         columns |= {"policy_churn": differing_share(decision.action, before.actions)}
         columns |= self.target_columns()
         if self.draws_histograms(before.updates):
             tensors = {} if self.records is None else self.records.tensors
-            histograms = layer_histograms(self.algorithm.network, recorder.found)
+            histograms = layer_histograms(network, recorder.found)
             self.records = LayerRecords(before.updates, histograms, tensors)
-        device = self.flat.values.device
+        device = self.algorithm.device
         values = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in columns.values()]
         self.columns = dict(zip(columns, torch.stack(values).tolist(), strict=True))
         self.measured += 1
@@ -170,20 +167,6 @@ class Diagnosis:
         self.spent_s += now - start
         # The first measurement loads code, and takes much longer than the others.
         self.due_at = now + self.spent_s / TIME_SHARE if self.measured > 1 else 0.0
-
-    def layer_columns(self, weights: Tensor) -> Columns:
-        """Return norms of gradient and weights of each layer, and of the update relative to the
-        `weights` before it."""
-        columns: Columns = {}
-        start = 0
-        for name, parameters in layers_of(self.algorithm.network):
-            end = start + sum(parameter.numel() for parameter in parameters)
-            before, now = weights[start:end], self.flat.values.detach()[start:end]
-            columns[f"gradient_norm/{name}"] = self.flat.grad[start:end].norm()
-            columns[f"weight_norm/{name}"] = now.norm()
-            columns[f"update_ratio/{name}"] = (now - before).norm() / before.norm().clamp(min=1e-8)
-            start = end
-        return columns
 
     def target_columns(self) -> Columns:
         """Return the distance of the target network, and its change since the last call, relative
@@ -202,6 +185,35 @@ class Diagnosis:
         return columns
 
 
+def layers_of(network: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]]]:
+    """Yield the name of every module that has parameters of its own, and these by their names in
+    the network."""
+    for name, module in network.named_modules():
+        prefix = f"{name}." if name else ""
+        own = module.named_parameters(recurse=False)
+        if parameters := {f"{prefix}{key}": parameter for key, parameter in own}:
+            yield name, parameters
+
+
+def layer_columns(network: nn.Module, weights: dict[str, Tensor]) -> Columns:
+    """Return norms of gradient and weights of each layer, and of the update relative to the
+    `weights` before it."""
+    columns: Columns = {}
+    for name, parameters in layers_of(network):
+        gradients = [parameter.grad for parameter in parameters.values()]
+        changes = [parameter.detach() - weights[key] for key, parameter in parameters.items()]
+        before = norm([weights[key] for key in parameters])
+        columns[f"gradient_norm/{name}"] = norm([x for x in gradients if x is not None])
+        columns[f"weight_norm/{name}"] = norm(list(parameters.values()))
+        columns[f"update_ratio/{name}"] = norm(changes) / before.clamp(min=1e-8)
+    return columns
+
+
+def norm(tensors: list[Tensor]) -> Tensor:
+    """Return the Euclidean norm of several tensors as one vector."""
+    return torch.stack([tensor.detach().norm() for tensor in tensors]).norm()
+
+
 def differing_share(first: Tensor, second: Tensor) -> Tensor:
     """Return the share of rows [rows, ...] that differ."""
     differs = (first != second).reshape(len(first), -1)
@@ -214,13 +226,7 @@ def sample_of(batch: Batch) -> Batch:
     rows, lanes = batch.steps.mask.shape
     lane_bytes = sum(leaf.nbytes for leaf in tree_leaves(batch.steps.obs)) / max(1, lanes)
     most = min(lanes, SAMPLE_ROWS // rows, int(SAMPLE_BYTES // max(1, lane_bytes)))
-    index = slice(0, max(1, most))
-    return Batch(
-        map_batch(batch.steps, index),
-        tree_map(lambda x: x[index], batch.state),
-        None,
-        None if batch.weight is None else batch.weight[index],
-    )
+    return batch.lanes(slice(0, max(1, most)))
 
 
 def activation_columns(found: dict[str, Activation]) -> Columns:
@@ -270,14 +276,4 @@ def action_columns(actions: Tensor) -> Columns:
     means, deviations = flat.mean(0), flat.std(0, correction=0)
     return {f"action_mean/{i}": x for i, x in enumerate(means)} | {
         f"action_std/{i}": x for i, x in enumerate(deviations)
-    }
-
-
-def spread(name: str, values: Tensor) -> Columns:
-    """Return lowest and highest value, mean and deviation as columns that begin with `name`."""
-    return {
-        f"{name}_min": values.amin(),
-        f"{name}_max": values.amax(),
-        f"{name}_mean": values.mean(),
-        f"{name}_std": values.std(correction=0),
     }

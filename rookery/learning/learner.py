@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.data.steps import Batch
-from rookery.data.tree import map_batch, tree_leaves, tree_map
+from rookery.data.tree import tree_leaves
 from rookery.errors import Diverged, require
 from rookery.learning.actor import Times
 from rookery.learning.diagnosis import Diagnosis, DiagnosisSpec, UpdateEvidence
@@ -88,7 +88,7 @@ class Learner:
         self.optimizer = make_optimizer(self.flat.values, algorithm.config)
         self.loss = torch.compile(algorithm.loss) if compile else algorithm.loss
         measures = diagnose != NO_DIAGNOSIS and reducer.rank == 0
-        self.diagnosis = Diagnosis(algorithm, self.flat, diagnose) if measures else None
+        self.diagnosis = Diagnosis(algorithm, diagnose) if measures else None
         self.updates = 0
         self.learn_s = 0.0
         self.reduce_s = 0.0
@@ -220,12 +220,7 @@ class Learner:
         lanes = torch.arange(batch.steps.mask.shape[1], device=self.device)
         for part in lanes.tensor_split(self.config.micro_batches):
             index = slice(int(part[0]), int(part[-1]) + 1) if len(part) else slice(0, 0)
-            yield Batch(
-                map_batch(batch.steps, index),
-                tree_map(lambda x, index=index: x[index], batch.state),
-                None if batch.keys is None else batch.keys[index],
-                None if batch.weight is None else batch.weight[index],
-            )
+            yield batch.lanes(index)
 
     def reduce_and_step(self, batch: Batch, statistics: Tensor) -> bool:
         """Sum gradient and metrics over ranks, and step along it; False, without a step, if the

@@ -109,4 +109,4 @@ def locate(network: nn.Module, batch: Batch, loss: Callable[[], Tensor]) -> str:
         return f"the first NaN came from {finder.first_nan}"
     if finder.first_infinity is not None:
         return f"the first infinite number came from {finder.first_infinity}"
-    return "computed again, the numbers are finite"
+    return "computed again on this rank, the numbers are finite"

@@ -35,12 +35,12 @@ from rookery.runs.callbacks import (
     Callback,
     ConsoleSink,
     CsvSink,
-    TensorBoardSink,
     close_all,
 )
 from rookery.runs.events import EventSink
 from rookery.runs.evidence import save_evidence
 from rookery.runs.run import Run
+from rookery.runs.tensorboard import TensorBoardSink
 from rookery.training.checkpointer import Checkpointer, passes_multiple
 from rookery.training.reporter import Progress, Reporter
 from rookery.training.trained import evaluate_while_training
@@ -73,17 +73,8 @@ class TrainingLoop:
         if saved is not None:
             self.progress.load(saved.meta)
         console = console or sys.stdout
-        writers: list[Callback] = []
-        if run is not None:
-            step = saved.step if saved else None
-            # mpirun gives its ranks a terminal of their own even where its output is a file.
-            plain = reducer.world > 1 and os.environ.get(CONSOLE) is None
-            writers = [
-                CsvSink(run.progress_path, step),
-                TensorBoardSink(run.path, step),
-                ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
-                EventSink(run),
-            ]
+        step = None if saved is None else saved.step
+        writers = [] if run is None else make_writers(run, config, reducer.world, console, step)
         self.callbacks = [*writers, *callbacks]
         self.reporter = Reporter(run, config, self.progress, self.callbacks, console)
         self.checkpointer = Checkpointer(run, config, self.progress, self.reporter, saved)
@@ -98,8 +89,18 @@ class TrainingLoop:
             elif run is not None and not resuming:
                 run.remove()
             raise
-        self.setup = setup = self.backend.setup()
+        self.setup = self.backend.setup()
         self.profile = Profile(run.path / "profile") if run and config.profile else None
+        self.announce_start(saved)
+        if run is not None and trap_levels(config):
+            baseline = self.reporter.baseline
+            known = None if baseline is None else baseline._asdict()
+            self.callbacks.append(Traps(config, known, self.raise_alarm))
+
+    def announce_start(self, saved: checkpoint.Checkpoint | None) -> None:
+        """Announce where and how the run computes, what a random policy gets, and what is
+        resumed."""
+        config, setup, run = self.config, self.setup, self.run_folder
         self.reporter.announce(
             f"{config.algorithm} on {config.environment}: {setup.description},"
             f" {config.envs} environments each ({setup.engine}), {setup.threads} threads,"
@@ -109,10 +110,6 @@ class TrainingLoop:
             self.reporter.announce(setup.memory)
         if run is not None and config.random_baseline:
             self.compare_with_random(run)
-        if run is not None and trap_levels(config):
-            baseline = self.reporter.baseline
-            known = None if baseline is None else baseline._asdict()
-            self.callbacks.append(Traps(config, known, self.raise_alarm))
         if saved is not None:
             self.reporter.announce(f"resuming at step {saved.step:,} from {saved.path.name}")
             for line in saved.skipped:
@@ -144,7 +141,10 @@ class TrainingLoop:
         self, trap: str, evidence: UpdateEvidence | None, about: Mapping[str, Any]
     ) -> None:
         """Write what repeats a fault to the run's folder."""
-        if self.run_folder is None or evidence is None:
+        if self.run_folder is None:
+            return
+        if evidence is None:
+            self.reporter.announce(f"trap {trap}: no update was kept to repeat it")
             return
         path = self.run_folder.path / "traps" / trap
         save_evidence(path, evidence.batch, evidence.weights, about)
@@ -279,6 +279,21 @@ class TrainingLoop:
         run.write_result(result)
         for callback in self.callbacks:
             callback.on_end(result)
+
+
+def make_writers(
+    run: Run, config: RunConfig, world: int, console: TextIO, step: int | None
+) -> list[Callback]:
+    """Return the callbacks that write to the run's folder and to the console, for a run that
+    starts, or is resumed at `step`."""
+    # mpirun gives its ranks a terminal of their own even where its output is a file.
+    plain = world > 1 and os.environ.get(CONSOLE) is None
+    return [
+        CsvSink(run.progress_path, step),
+        TensorBoardSink(run.path, step),
+        ConsoleSink(config.env_steps, console, first_step=step or 0, plain=plain),
+        EventSink(run),
+    ]
 
 
 @contextmanager

@@ -248,9 +248,9 @@ class Reporter:
         self.last_report |= columns
         records = backend.layer_records()
         for callback in self.callbacks:
+            callback.on_report(columns)
             if records is not None:
                 callback.on_layers(records)
-            callback.on_report(columns)
 
     def speeds(self, workers: Sequence[WorkerProgress], elapsed: float) -> dict[str, float]:
         """Return steps per second, the machine's load and where time went since the last report."""

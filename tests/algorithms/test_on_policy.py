@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from scenes import FLAT, Lanes, Loop, a_batch, lanes_of, make
+from scenes import FLAT, Lanes, Loop, a_batch, make
 
 from rookery.algorithms import ALGORITHMS, algorithm_class
 from rookery.algorithms.base import Algorithm, OptimizerConfig
@@ -75,7 +75,7 @@ def test_losses_and_metrics_of_parts_add_up(kind, core):
     batch = a_batch(algorithm, 6, 7)
     statistics = algorithm.statistics(batch)
     whole = algorithm.loss(batch, statistics)
-    parts = [algorithm.loss(lanes_of(batch, i), statistics) for i in (slice(0, 5), slice(5, 7))]
+    parts = [algorithm.loss(batch.lanes(i), statistics) for i in (slice(0, 5), slice(5, 7))]
     torch.testing.assert_close(sum(p.total for p in parts), whole.total)
     for name, value in whole.metrics.items():
         torch.testing.assert_close(sum(p.metrics[name] for p in parts), value)

@@ -25,7 +25,7 @@ from rookery.diagnostics.graph import (
     small_config,
 )
 from rookery.diagnostics.graph_picture import dot_of, nodes_of
-from rookery.diagnostics.layers import LayerRecorder, layer_table
+from rookery.diagnostics.layer_table import LayerRecorder, layer_table
 from rookery.fields import nest
 from rookery.learning.learner import Reducer
 

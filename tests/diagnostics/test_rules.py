@@ -5,9 +5,9 @@ import math
 import pytest
 
 from rookery.config import TrapsConfig, default_config, to_values
-from rookery.diagnostics import doctor  # noqa: F401  (loads the rules)
+from rookery.diagnostics.all_rules import find_faults
 from rookery.diagnostics.history import MOST_ROWS_KEPT, History, first_step
-from rookery.diagnostics.rules import RUN_RULES, Symptom, find_faults, rule
+from rookery.diagnostics.rules import RUN_RULES, Symptom, rule
 from rookery.fields import flags_of
 
 BASELINE = {"mean": 20.0, "half_width": 2.0, "episodes": 100}

@@ -124,7 +124,7 @@ def test_a_constant_component_of_the_observation_is_counted():
 
 def test_target_columns_show_when_the_target_network_moves():
     algorithm = make(DQN, FLAT, batch_size=8, warm_up=1, capacity=64, target_period=2)
-    diagnosis = Diagnosis(algorithm, learner_of(algorithm, 0).flat, DiagnosisSpec(1))
+    diagnosis = Diagnosis(algorithm, DiagnosisSpec(1))
     assert diagnosis.target_columns() == {"target_distance": 0}
     with torch.no_grad():
         for parameter in algorithm.network.parameters():

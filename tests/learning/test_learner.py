@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scenes import CPU, FLAT, Lanes, Loop, a_batch, lanes_of, make, ppo
+from scenes import CPU, FLAT, Lanes, Loop, a_batch, make, ppo
 from torch import nn
 
 from rookery.algorithms.base import Algorithm, OptimizerConfig
@@ -278,11 +278,10 @@ def test_micro_batches_out_of_range_are_refused():
         LearnerConfig(micro_batches=0)
 
 
-def test_lanes_of_takes_the_state_along():
-    """The helper the rank tests stand on."""
+def test_lanes_of_a_batch_take_the_state_along():
     algorithm = ppo(NetConfig(core="lstm", core_size=4))
     batch = a_batch(algorithm, 3, 5)
-    part = lanes_of(batch, slice(1, 3))
+    part = batch.lanes(slice(1, 3))
     assert torch.equal(part.steps.obs, batch.steps.obs[:, 1:3])
     assert torch.equal(part.state[1], batch.state[1][1:3])
 

@@ -51,7 +51,7 @@ def test_infinity_is_named_but_not_that_of_illegal_actions():
     def masked():
         return network(x).masked_fill(~legal, -math.inf).amax()
 
-    assert locate(network, batch, masked) == "computed again, the numbers are finite"
+    assert locate(network, batch, masked) == "computed again on this rank, the numbers are finite"
     found = locate(network, batch, lambda: (network(x).square() + 1000).exp().sum())
     assert found == "the first infinite number came from exp in the loss"
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from scenes import CPU, FLAT, FakeRanks, a_batch, lanes_of, make, ppo
+from scenes import CPU, FLAT, FakeRanks, a_batch, make, ppo
 
 from rookery.algorithms.apex import ApeX
 from rookery.algorithms.dqn import DQN
@@ -50,7 +50,7 @@ def together(build, shards, batch_of=rollout, **settings):
         learner.generator.manual_seed(NOISE)
         lanes = torch.tensor(list(shards[reducer.rank]), dtype=torch.long)
         for i in range(UPDATES):
-            learner.update(lanes_of(batch_of(learner.algorithm, i), lanes))
+            learner.update(batch_of(learner.algorithm, i).lanes(lanes))
         return learner
 
     learners = group.run(work)
@@ -133,7 +133,7 @@ def moves(limit, **settings):
     def work(reducer):
         learner = Learner(algorithms[reducer.rank], LearnerConfig(**settings), reducer, CPU)
         lanes = torch.tensor(list(SHARDS["uneven"][reducer.rank]))
-        learner.update(lanes_of(a_batch(learner.algorithm, 5, LANES), lanes))
+        learner.update(a_batch(learner.algorithm, 5, LANES).lanes(lanes))
         return learner
 
     learner = group.run(work)[1]

@@ -17,11 +17,10 @@ from rookery.runs.callbacks import (
     Callback,
     ConsoleSink,
     CsvSink,
-    TensorBoardSink,
     close_all,
-    tag_of,
 )
 from rookery.runs.files import read_rows
+from rookery.runs.tensorboard import TensorBoardSink, tag_of
 
 
 def lines(path: Path) -> list[str]:
@@ -244,7 +243,8 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch):
 
 def test_slow_imports_wait_until_they_are_needed(tmp_path: Path):
     code = (
-        "import io, sys; from rookery.runs.callbacks import ConsoleSink, TensorBoardSink;"
+        "import io, sys; from rookery.runs.callbacks import ConsoleSink;"
+        "from rookery.runs.tensorboard import TensorBoardSink;"
         "ConsoleSink(1, io.StringIO());"
         "print({'torch', 'tensorboard', 'rich', 'numpy'} & set(sys.modules));"
         "TensorBoardSink(sys.argv[1]); print('tensorflow' in sys.modules, 'torch' in sys.modules)"

@@ -22,7 +22,7 @@ from rookery.backends.ray.learners import WAIT_S, LearnerGroup
 from rookery.backends.ray.messages import LearnerReport, SegmentInfo, WorkerReady
 from rookery.backends.ray.slots import ActorSlot, ReplayStatistics, Slot, StatusRow, status_table
 from rookery.backends.ray.workers import ActorWorker, WorkerSpec, kill_worker, start_worker
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.data.steps import Lanes
 from rookery.envs import statistics
 from rookery.envs.wrappers.observation_record import ObservationRecord

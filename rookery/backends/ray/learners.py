@@ -16,7 +16,7 @@ from rookery.backends.ray.failures import SlowWaitLog, raise_cause, reason_of, w
 from rookery.backends.ray.messages import LearnerReport, WorkerReady, from_arrays, to_arrays
 from rookery.backends.ray.slots import StatusRow, status_row
 from rookery.backends.ray.workers import LearnerWorker, WorkerSpec, kill_worker, start_worker
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.errors import RookeryError
 from rookery.learning.actor import Times
 from rookery.runs.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rookery.data.layers import LayerRecords
+from rookery.data.layer_records import LayerRecords
 from rookery.data.steps import Segment
 from rookery.data.tree import Tree, tree_map
 from rookery.learning.actor import Played, Times

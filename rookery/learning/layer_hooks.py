@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algorithms.base import Algorithm
-from rookery.data.layers import Histogram, LayerTensors
+from rookery.data.layer_records import Histogram, LayerTensors
 from rookery.data.steps import Batch
 from rookery.errors import nearest, require
-from rookery.learning.layers import Activation
+from rookery.learning.activations import Activation
 
 BINS = 30
 

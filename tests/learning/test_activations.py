@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from rookery.learning.layers import (
+from rookery.learning.activations import (
     ActivationRecorder,
     dormant_share,
     effective_rank,
-    layers_of,
     saturated_share,
 )
 from rookery.networks.actor_critic import ActorCritic
@@ -84,9 +83,3 @@ def test_units_of_a_convolution_are_its_channels_and_pixels_are_scaled():
     first = recorder.found["policy_trunk.encoder.convolutions.0"].rows[0]
     conv = network.policy_trunk.encoder.convolutions[0]
     torch.testing.assert_close(first, conv(images[:1].float() / 255).relu()[0, :, 0, 0])
-
-
-def test_layers_have_the_order_of_the_flat_parameters():
-    network = ActorCritic(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), NetConfig())
-    flat = [p for _, parameters in layers_of(network) for p in parameters]
-    assert all(a is b for a, b in zip(flat, network.parameters(), strict=True))

@@ -1,8 +1,7 @@
-"""Measurements of a network's layers: norms, updates, dormant and saturated units, rank."""
+"""Record the activations of a network, and measure them: dormant and saturated units, rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -121,10 +120,3 @@ def effective_rank(features: Tensor) -> int:
     if not bool(total > 0):
         return 0
     return int((values.cumsum(0) / total < RANK_SHARE).sum()) + 1
-
-
-def layers_of(network: nn.Module) -> Iterator[tuple[str, list[nn.Parameter]]]:
-    """Yield name and parameters of every module that has parameters of its own."""
-    for name, module in network.named_modules():
-        if parameters := list(module.parameters(recurse=False)):
-            yield name, parameters

@@ -9,7 +9,7 @@ import rookery
 from rookery.data.tree import flatten_time
 from rookery.errors import BadInput
 from rookery.learning.diagnosis import DiagnosisSpec
-from rookery.learning.layer_records import BINS, histogram_of, watch_layers
+from rookery.learning.layer_hooks import BINS, histogram_of, watch_layers
 from rookery.learning.learner import Learner, LearnerConfig
 from rookery.learning.reduce import Reducer
 
