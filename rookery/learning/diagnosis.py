@@ -197,15 +197,16 @@ def layers_of(network: nn.Module) -> Iterator[tuple[str, dict[str, nn.Parameter]
 
 def layer_columns(network: nn.Module, weights: dict[str, Tensor]) -> Columns:
     """Return norms of gradient and weights of each layer, and of the update relative to the
-    `weights` before it."""
+    `weights` before it, or where these are 0, to those after it."""
     columns: Columns = {}
     for name, parameters in layers_of(network):
         gradients = [parameter.grad for parameter in parameters.values()]
         changes = [parameter.detach() - weights[key] for key, parameter in parameters.items()]
-        before = norm([weights[key] for key in parameters])
+        before, after = norm([weights[key] for key in parameters]), norm([*parameters.values()])
+        size = torch.where(before > 0, before, after).clamp(min=1e-8)
         columns[f"gradient_norm/{name}"] = norm([x for x in gradients if x is not None])
-        columns[f"weight_norm/{name}"] = norm(list(parameters.values()))
-        columns[f"update_ratio/{name}"] = norm(changes) / before.clamp(min=1e-8)
+        columns[f"weight_norm/{name}"] = after
+        columns[f"update_ratio/{name}"] = norm(changes) / size
     return columns
 
 

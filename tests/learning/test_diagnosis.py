@@ -18,6 +18,7 @@ from rookery.learning.diagnosis import (
     Diagnosis,
     DiagnosisSpec,
     action_columns,
+    layer_columns,
     sample_of,
 )
 from rookery.learning.learner import Learner, LearnerConfig
@@ -112,6 +113,16 @@ def test_columns_of_an_update_by_hand():
     assert 0.9 < columns["entropy_share"] <= 1.000001
     assert columns["obs_max"] == pytest.approx(float(obs.max()))
     assert columns["obs_constant"] == 0
+
+
+def test_first_update_of_a_layer_that_starts_at_zero_has_ratio_one():
+    layer = torch.nn.Linear(3, 2)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+        torch.nn.init.constant_(parameter, 0.01)
+    before = {name: torch.zeros_like(parameter) for name, parameter in layer.named_parameters()}
+    columns = layer_columns(layer, before)
+    assert columns["update_ratio/"] == pytest.approx(1)
 
 
 def test_a_constant_component_of_the_observation_is_counted():
