@@ -17,7 +17,8 @@ from rookery.envs import make_env
 from rookery.errors import require
 from rookery.fields import flag_name, from_dict, help_text, nest, require_least
 from rookery.machine import cores
-from rookery.reports import draw_scaling, require_matplotlib
+from rookery.reports.figures import require_matplotlib
+from rookery.reports.scaling import draw_scaling
 from rookery.runs.files import to_json
 from rookery.runs.run import default_name
 from rookery.scaling.speed import Coupling

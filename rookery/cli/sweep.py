@@ -13,7 +13,8 @@ from rookery.cli.train import leading_names, parse_settings
 from rookery.config import default_config, from_values
 from rookery.errors import RookeryError, require
 from rookery.fields import flag_name, flags_of, from_dict, help_text, nest, parse_flags, peek_flag
-from rookery.reports import draw_sweep, require_matplotlib
+from rookery.reports.figures import require_matplotlib
+from rookery.reports.sweep import draw_sweep
 from rookery.runs.files import to_json, write_text
 from rookery.runs.run import checked_name, default_name
 from rookery.sweep.plan import (

@@ -18,7 +18,7 @@ from rookery.envs.spaces import Array, Path, dotted, part_at, space_leaves, valu
 from rookery.envs.wrappers.observation_record import ObservationRecord
 from rookery.errors import BadInput, RunFailed
 from rookery.learning.policy import RandomPolicy
-from rookery.reports import require_matplotlib, save_figure
+from rookery.reports.figures import require_matplotlib, save_figure
 from rookery.runs.files import writing
 
 VIEWED_ROWS = 300

@@ -28,7 +28,7 @@ from rookery.learning.diagnosis import UpdateEvidence
 from rookery.learning.reduce import Reducer
 from rookery.machine import host_and_cores, keep_freed_memory, versions
 from rookery.processes import STOP_SIGNALS, handling_signals
-from rookery.reports import draw_split
+from rookery.reports.split import draw_split
 from rookery.runs import checkpoint
 from rookery.runs.callbacks import (
     Alarm,

@@ -20,7 +20,7 @@ from rookery.errors import RookeryError, require
 from rookery.learning.reduce import Reducer
 from rookery.machine import cores, cores_each, device_of
 from rookery.processes import RankPlace, rank_place
-from rookery.reports import require_matplotlib
+from rookery.reports.figures import require_matplotlib
 from rookery.runs import checkpoint
 from rookery.runs.callbacks import Callback, load_callbacks
 from rookery.runs.files import write_json

@@ -310,7 +310,7 @@ def test_documented_commands_would_run():
 
 
 def test_importing_a_study_needs_no_torch():
-    code = "import sys, rookery.scaling.trials, rookery.reports;"
+    code = "import sys, rookery.scaling.trials, rookery.reports.scaling;"
     code += " print({'torch', 'matplotlib'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert output == "set()\n"

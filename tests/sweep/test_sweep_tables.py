@@ -11,7 +11,7 @@ import yaml
 
 from rookery.config import from_values, resolve
 from rookery.errors import BadInput
-from rookery.reports import draw_sweep
+from rookery.reports.sweep import draw_sweep
 from rookery.sweep.plan import SweepOptions, make_spec
 from rookery.sweep.records import SweepFolder
 from rookery.sweep.results import (

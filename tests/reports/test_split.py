@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookery.reports import draw_split, time_bars
+from rookery.reports.split import draw_split, time_bars
 
 HEADER = "env_steps,seconds,env_s,inference_s,transfer_s,learn_s,reduce_s,wait_s"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rookery.reports import draw_scaling
+from rookery.reports.scaling import draw_scaling
 
 pytest.importorskip("matplotlib")
 

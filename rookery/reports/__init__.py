@@ -1,0 +1,1 @@
+"""Pictures and pages drawn from the files of runs, scaling studies and sweeps."""
