@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import psutil
+
 from rookery.errors import BadInput, require
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
         return torch.device("cuda", index)
     require(device.type == "cpu", f"device={name} is not supported; use cpu or cuda")
     return device
+
+
+def resident_memory_mb() -> float:
+    """Return the memory that this process has in RAM, shared pages included."""
+    return psutil.Process().memory_info().rss / 1e6
 
 
 def cores_each(ranks_here: int) -> int:

@@ -42,6 +42,16 @@ class Setup(NamedTuple):
     """A line about the replay memory, if there is one."""
 
 
+class ProcessUsage(NamedTuple):
+    """What a process has used since its start or resumption."""
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    """CPU time of all its threads."""
+    memory_mb: float = 0.0
+    """In RAM now."""
+
+
 class WorkerProgress(NamedTuple):
     """Progress of one rank or actor since the last report; times are since the backend started."""
 
@@ -52,6 +62,8 @@ class WorkerProgress(NamedTuple):
     times: Times
     interrupted: bool
     seconds: float
+    memory_mb: float
+    """In RAM now, of its process; 0 for a thread of a process that another worker counts."""
 
 
 class Report(NamedTuple):
@@ -97,9 +109,9 @@ class Backend(ABC):
         """Play and learn for one round, `env_steps` into the run; LearnerLost if it died."""
 
     @abstractmethod
-    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
-        """Return the progress since the last call, `seconds` and `cpu_s` of this process's CPU time
-        after the start; ranks exchange theirs."""
+    def report(self, interrupted: bool, usage: ProcessUsage) -> Report:
+        """Return the progress since the last call, with the usage of this process; ranks exchange
+        theirs."""
 
     @abstractmethod
     def metrics(self, seconds: float) -> dict[str, float]:

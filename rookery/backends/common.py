@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from rookery.algorithms.base import Algorithm
-from rookery.backends.base import WorkerProgress
+from rookery.backends.base import ProcessUsage, WorkerProgress
 from rookery.data.steps import Batch, FinishedEpisode
 from rookery.envs import statistics
 from rookery.errors import require
@@ -48,6 +48,8 @@ class ActorTally:
         self.times = Times()
         self.earlier_times = Times()
         """Times of actors that were replaced."""
+        self.memory_mb = 0.0
+        """Of the actor's process; 0 if that is the process that reports."""
         self.exploration = torch.zeros(())
         self.segments = 0
         self.lag_sum = 0
@@ -61,6 +63,7 @@ class ActorTally:
         self.episodes += played.episodes
         self.notices += played.notices
         self.times = played.times
+        self.memory_mb = played.memory_mb
         self.exploration = played.exploration
         self.segments += 1
         self.lag_sum += lag
@@ -69,19 +72,25 @@ class ActorTally:
     def replace_actor(self) -> None:
         """Note that a new actor, whose times start at zero, continues."""
         self.earlier_times, self.times = self.all_times, Times()
+        self.memory_mb = 0.0
 
     @property
     def all_times(self) -> Times:
         """Times of this actor and of those it replaced."""
         return self.earlier_times.plus(self.times)
 
-    def take(self, learner: Times, interrupted: bool, seconds: float) -> WorkerProgress:
-        """Return the progress since the last call, with the times of the learner."""
+    def take(self, learner: Times, interrupted: bool, usage: ProcessUsage) -> WorkerProgress:
+        """Return the progress since the last call, with the times of the learner and the usage of
+        the process that reports."""
         env_steps, self.env_steps = self.env_steps, 0
         episodes, self.episodes = self.episodes, []
         notices, self.notices = self.notices, []
         times = self.all_times.plus(learner)
-        return WorkerProgress(env_steps, episodes, notices, times, interrupted, seconds)
+        times = times._replace(cpu_s=times.cpu_s + usage.cpu_s)
+        memory_mb = self.memory_mb + usage.memory_mb
+        return WorkerProgress(
+            env_steps, episodes, notices, times, interrupted, usage.seconds, memory_mb
+        )
 
 
 def actor_metrics(tallies: Sequence[ActorTally], explores_by: str | None) -> dict[str, float]:

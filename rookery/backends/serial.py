@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rookery.backends.base import Backend, CheckpointState, Report, Setup
+from rookery.backends.base import Backend, CheckpointState, ProcessUsage, Report, Setup
 from rookery.backends.common import ActorTally, actor_metrics, learn_from, normalizer_tensors
 from rookery.config import RunConfig
 from rookery.data.layer_records import LayerRecords
@@ -54,13 +54,13 @@ class Serial(Backend):
         self.memory.add(self.actor.algorithm.prepare(segment))
         learn_from(self.memory, self.learner)
 
-    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
+    def report(self, interrupted: bool, usage: ProcessUsage) -> Report:
         """Exchange progress and the statistics of normalisation with the other ranks."""
         learner, tally = self.learner, self.tally
         tally.add(self.actor.take_played())
         if self.reducer.rank == 0:
             tally.notices += learner.take_notices()
-        own = tally.take(learner.times._replace(cpu_s=cpu_s), interrupted, seconds)
+        own = tally.take(learner.times, interrupted, usage)
         workers = self.reducer.gather(own)
         for moments in statistics(self.actor.env).values():
             moments.merge(self.reducer.gather(moments.take_pending()))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rookery.backends.base import Backend, CheckpointState, Log, Report, Setup
+from rookery.backends.base import Backend, CheckpointState, Log, ProcessUsage, Report, Setup
 from rookery.backends.common import (
     STOP_S,
     THREAD_WAIT_S,
@@ -172,14 +172,14 @@ class Threads(Backend):
                 self.weights.publish(self.learner.flat.values)
         self.check()
 
-    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
+    def report(self, interrupted: bool, usage: ProcessUsage) -> Report:
         learner = self.learner
-        times = learner.times._replace(wait_s=self.wait_s, cpu_s=cpu_s)
+        times = learner.times._replace(wait_s=self.wait_s)
         workers = []
         with self.changed:
             for thread in self.threads:
-                workers.append(thread.tally.take(times, interrupted, seconds))
-                times = times._replace(cpu_s=0.0)
+                workers.append(thread.tally.take(times, interrupted, usage))
+                usage = ProcessUsage(usage.seconds)  # one process: counted once
         workers[0].notices.extend(learner.take_notices())
         return Report(workers, learner.updates, learner.samples, learner.input_bytes)
 

@@ -84,6 +84,8 @@ class Played(NamedTuple):
     """Since the actor started."""
     exploration: torch.Tensor
     """Exploration of each environment, [B]."""
+    memory_mb: float = 0.0
+    """In RAM now, of a process that plays only."""
 
 
 class StepRow(NamedTuple):

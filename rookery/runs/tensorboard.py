@@ -56,7 +56,7 @@ def tag_of(name: str) -> str:
             return f"{group}/{name.removeprefix(prefix)}"
     if "/" in name:
         return name
-    return f"machine/{name}" if name.endswith("_percent") else f"learner/{name}"
+    return f"machine/{name}" if name.endswith(("_percent", "_mb")) else f"learner/{name}"
 
 
 class TensorBoardSink(Callback):

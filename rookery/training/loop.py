@@ -200,7 +200,7 @@ class TrainingLoop:
         backend, progress, config = self.backend, self.progress, self.config
         if self.profile is not None:
             self.profile.round(warm=progress.updates >= config.warm_up_updates)
-        report = backend.report(interrupted, self.reporter.elapsed(), self.reporter.cpu_seconds())
+        report = backend.report(interrupted, self.reporter.usage())
         progress.add(report)
         status = progress.end_reason(config)
         evaluate = passes_multiple(config.eval_steps, before, progress.env_steps)

@@ -12,9 +12,10 @@ import numpy as np
 import psutil
 from torch import Tensor
 
-from rookery.backends.base import Backend, Report, WorkerProgress
+from rookery.backends.base import Backend, ProcessUsage, Report, WorkerProgress
 from rookery.config import RunConfig
 from rookery.diagnostics.random_baseline import Baseline
+from rookery.machine import resident_memory_mb
 from rookery.runs.callbacks import Callback, Episode, Update
 from rookery.runs.files import write_text
 from rookery.runs.run import Run
@@ -23,7 +24,7 @@ WINDOW = 100
 """Episodes that mean returns are over."""
 EMA_DECAY = 0.99
 REPORT_INTERVAL_S = 1.0
-CPU_INTERVAL_S = 0.05
+USAGE_INTERVAL_S = 0.05
 TIMES = ("env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s")
 
 
@@ -191,20 +192,21 @@ class Reporter:
     def start_clock(self) -> None:
         """Start to measure the time and the CPU time of this process."""
         self.started, self.cpu_started = time.monotonic(), time.process_time()
-        self.cpu_asked = self.cpu_s = 0.0
+        self.usage_asked, self.last_usage = 0.0, ProcessUsage()
 
     def elapsed(self) -> float:
         """Return the seconds since the start or resumption in this process."""
         return time.monotonic() - self.started
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of all threads since the start, up to 50 ms old: the system call is
-        slow in some containers."""
+    def usage(self) -> ProcessUsage:
+        """Return what this process has used; CPU time and memory are up to 50 ms old: the system
+        calls are slow in some containers."""
         now = time.monotonic()
-        if now >= self.cpu_asked + CPU_INTERVAL_S:
-            self.cpu_asked = now
-            self.cpu_s = time.process_time() - self.cpu_started
-        return self.cpu_s
+        if now >= self.usage_asked + USAGE_INTERVAL_S:
+            self.usage_asked = now
+            cpu_s = time.process_time() - self.cpu_started
+            self.last_usage = ProcessUsage(0.0, cpu_s, resident_memory_mb())
+        return self.last_usage._replace(seconds=self.elapsed())
 
     def update(self, backend: Backend, report: Report) -> None:
         """Note a round's progress, call callbacks, and make a report if one is due."""
@@ -262,6 +264,7 @@ class Reporter:
         columns = {
             "env_steps_per_second": (progress.env_steps - steps) / passed,
             "cpu_percent": 100 * (cpu_s - cpu) / passed,
+            "memory_mb": sum(worker.memory_mb for worker in workers),
             "ram_percent": psutil.virtual_memory().percent,
             **self.rates(self.last),
         }

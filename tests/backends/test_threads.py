@@ -15,6 +15,7 @@ import torch
 from scenes import CPU
 from torch import nn
 
+from rookery.backends.base import ProcessUsage
 from rookery.backends.common import ActorWithWeights, Prefetch, WeightStore
 from rookery.backends.threads import Threads
 from rookery.data.steps import FinishedEpisode
@@ -434,7 +435,7 @@ def test_times_do_not_run_back_when_an_actor_is_restarted():
     with scene:
         assert eventually(lambda: len(scene.made) == 2)
         assert eventually(lambda: scene.memory.cuts == [0])
-        share = scene.actors.report(False, 0.0, 0.0).workers[0]
+        share = scene.actors.report(False, ProcessUsage()).workers[0]
     assert share.times.env_s >= 3.0
     assert share.times.inference_s >= 6.0
 

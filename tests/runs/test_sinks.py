@@ -104,6 +104,7 @@ def test_a_csv_that_cannot_be_written_is_named(tmp_path: Path):
         ("explained_variance", "value/explained_variance"),
         ("loss", "learner/loss"),
         ("cpu_percent", "machine/cpu_percent"),
+        ("memory_mb", "machine/memory_mb"),
         ("epsilon", "actor/epsilon"),
         ("mine/own", "mine/own"),
     ],

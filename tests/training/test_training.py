@@ -12,6 +12,7 @@ import torch
 
 import rookery
 import rookery.training.loop
+from rookery.backends.base import ProcessUsage
 from rookery.envs import register_env
 from rookery.errors import BadInput, Diverged, RunFailed
 from rookery.runs import checkpoint
@@ -48,7 +49,14 @@ def test_a_run_leaves_its_folder(run):
         *("episode_return_mean", "episode_return_min", "episode_return_max"),
         *("episode_return_ema", "episode_length_mean", "episode_truncated_share"),
         *("loss", "grad_norm", "learning_rate"),
-        *("entropy", "policy_lag_mean", "actors_healthy", "cpu_percent", "ram_percent"),
+        *(
+            "entropy",
+            "policy_lag_mean",
+            "actors_healthy",
+            "cpu_percent",
+            "memory_mb",
+            "ram_percent",
+        ),
         *("env_s", "inference_s", "transfer_s", "learn_s", "reduce_s", "wait_s"),
     }
     assert run.result["status"] == "finished"
@@ -129,7 +137,7 @@ def test_learning_rate_starts_full_and_ends_near_zero(tmp_path):
     backend, progress, rates = make_backend(config, Reducer(), torch.device("cpu")), Progress(), []
     while progress.env_steps < config.env_steps:
         backend.advance(progress.env_steps)
-        progress.add(backend.report(False, 0.0, 0.0))
+        progress.add(backend.report(False, ProcessUsage()))
         rates.append(backend.metrics(1.0)["learning_rate"])
     assert rates[0] == config.algo.learning_rate
     assert rates == sorted(rates, reverse=True)

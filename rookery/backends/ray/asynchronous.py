@@ -242,8 +242,8 @@ class AsynchronousDriver(Driver):
         """Take the reports of learners that are ready, in order."""
         while self.learning and any(report in ready for report, _ in self.learning[0]):
             request = self.learning.pop(0)
-            report, *_ = self.learners.answers([report for report, _ in request], "learn")
-            self.take_report(report, request[0][1])
+            reports = self.learners.answers([report for report, _ in request], "learn")
+            self.take_reports(reports, request[0][1])
 
     def state(self) -> CheckpointState:
         """Return the state once everything that was asked of the learners is done."""

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from ray.exceptions import RayError
 
 from rookery.algorithms.base import Algorithm
-from rookery.backends.base import Backend, CheckpointState, Log, Report, Setup
+from rookery.backends.base import Backend, CheckpointState, Log, ProcessUsage, Report, Setup
 from rookery.backends.common import actor_metrics, load_normalizer, normalizer_tensors
 from rookery.backends.factory import share_of
 from rookery.backends.ray.cluster import Needs, actors_for, check_resources, cluster_now
@@ -267,24 +267,26 @@ class Driver(Backend):
         """Share of the run that is done."""
         return self.env_steps / self.config.env_steps
 
-    def take_report(self, report: LearnerReport, weights: Any) -> None:
-        """Take the first learner's report, and publish its weights if they are new."""
-        if report.updates != self.learners.updates:
+    def take_reports(self, reports: Sequence[LearnerReport], weights: Any) -> None:
+        """Take the learners' reports, and publish the first one's weights if they are new."""
+        if reports[0].updates != self.learners.updates:
             self.publish(weights)
-        self.learners.add(report)
+        self.learners.add(reports)
 
     def publish(self, weights: Any) -> None:
         """Let actors play with these weights from now on."""
         self.version += 1
         self.weights = weights
 
-    def report(self, interrupted: bool, seconds: float, cpu_s: float) -> Report:
+    def report(self, interrupted: bool, usage: ProcessUsage) -> Report:
         learners = self.learners
-        times = learners.times.plus(Times(wait_s=self.wait_s, cpu_s=cpu_s + self.ended_cpu_s))
+        times = learners.times.plus(Times(wait_s=self.wait_s, cpu_s=self.ended_cpu_s))
+        others_mb = learners.memory_mb + self.replay_statistics.memory_mb
+        usage = usage._replace(memory_mb=usage.memory_mb + others_mb)
         workers = []
         for slot in self.actors:
-            workers.append(slot.tally.take(times, interrupted, seconds))
-            times = times._replace(cpu_s=0.0)
+            workers.append(slot.tally.take(times, interrupted, usage))
+            times, usage = times._replace(cpu_s=0.0), ProcessUsage(usage.seconds)
         workers[0].notices.extend(learners.notices)
         learners.notices = []
         return Report(workers, learners.updates, learners.samples, learners.input_bytes)

@@ -50,6 +50,8 @@ class LearnerGroup:
         self.earlier_times = Times()
         """Times of learners that were lost."""
         self.times_now = Times()
+        self.memory_mb = 0.0
+        """In RAM, of all learners."""
 
     def start(self, writers: Sequence[int], saved: Checkpoint | None) -> list[Any]:
         """Start learners that continue from `saved`, each with a memory for so many actors; return
@@ -106,8 +108,10 @@ class LearnerGroup:
                 raise
             raise LearnerLost(f"a learner was lost: {reason_of(error)}", str(error)) from None
 
-    def add(self, report: LearnerReport) -> None:
-        """Add a report of the first learner."""
+    def add(self, reports: Sequence[LearnerReport]) -> None:
+        """Add a report of every learner; counters, alike in all, are those of the first."""
+        report = reports[0]
+        self.memory_mb = sum(each.memory_mb for each in reports)
         self.updates, self.samples = report.updates, report.samples
         self.sums = self.sums + report.sums
         self.counted += report.counted

@@ -102,6 +102,8 @@ class ReplayStatus(NamedTuple):
     fill: float
     age: float
     may_insert: bool
+    memory_mb: float = 0.0
+    """In RAM, of a process that only has this memory."""
 
     @classmethod
     def of(cls, memory: Replay) -> ReplayStatus:
@@ -153,6 +155,8 @@ class LearnerReport(NamedTuple):
     """Counters of its own replay memory, if it has one."""
     times: Times
     """Since it started."""
+    memory_mb: float
+    """In RAM now, of its process."""
     notices: list[str]
     """Lines for the log."""
     measured: dict[str, float]

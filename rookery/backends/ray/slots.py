@@ -116,6 +116,16 @@ class ReplayStatistics:
         self.totals = [0, 0, 0]
         """Rows inserted, sampled and trained on at the last report."""
 
+    @property
+    def living(self) -> list[ReplayStatus]:
+        """Counters of the memories that were not lost."""
+        return [status for number, status in self.statuses.items() if number not in self.lost]
+
+    @property
+    def memory_mb(self) -> float:
+        """In RAM, of the processes that only have a replay memory."""
+        return sum(status.memory_mb for status in self.living)
+
     def take_report(self, seconds: float) -> dict[str, float]:
         """Return the same columns as a replay memory does, over the last `seconds`.
 
@@ -127,7 +137,7 @@ class ReplayStatistics:
         totals = [sum(column) for column in zip(*counters, strict=True)]
         rates = [(now - before) / seconds for now, before in zip(totals, self.totals, strict=True)]
         self.totals = totals
-        living = [status for number, status in self.statuses.items() if number not in self.lost]
+        living = self.living
         count = max(1, len(living))
         return {
             "added_per_second": rates[0],

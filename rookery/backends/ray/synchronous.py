@@ -50,7 +50,7 @@ class SynchronousDriver(Driver):
         for rank, report in enumerate(reports):
             if report.replay is not None:
                 self.replay_statistics.statuses[self.memory_number(rank)] = report.replay
-        self.take_report(reports[0], references[0][1])
+        self.take_reports(reports, references[0][1])
 
     def memory_number(self, rank: int) -> int:
         """Return a number that tells a learner's memory from those of earlier learners."""

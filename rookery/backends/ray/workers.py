@@ -37,7 +37,7 @@ from rookery.data.steps import Batch, Lanes, Segment
 from rookery.envs import register_env, statistics
 from rookery.envs.wrappers.observation_record import ObservationRecord, observations_of
 from rookery.learning.reduce import Reducer, Torch
-from rookery.machine import cores, device_of, keep_freed_memory
+from rookery.machine import cores, device_of, keep_freed_memory, resident_memory_mb
 from rookery.memory.base import Memory
 from rookery.memory.replay import Replay
 from rookery.memory.rollout import Rollout
@@ -137,6 +137,7 @@ class ActorWorker(Worker):
         played = played._replace(
             times=played.times._replace(cpu_s=time.process_time()),
             exploration=played.exploration.mean().cpu(),
+            memory_mb=resident_memory_mb(),
         )
         return to_arrays(segment), SegmentInfo(
             played=played,
@@ -190,7 +191,7 @@ class ShardWorker(Worker):
         self.memory.reweigh(torch.from_numpy(keys), given)
 
     def status(self) -> ReplayStatus:
-        return ReplayStatus.of(self.memory)
+        return ReplayStatus.of(self.memory)._replace(memory_mb=resident_memory_mb())
 
 
 class LearnerWorker(Worker):
@@ -324,6 +325,7 @@ class LearnerWorker(Worker):
             input_bytes=learner.input_bytes,
             replay=ReplayStatus.of(self.memory) if isinstance(self.memory, Replay) else None,
             times=learner.times._replace(wait_s=self.wait_s, cpu_s=time.process_time()),
+            memory_mb=resident_memory_mb(),
             notices=learner.take_notices(),
             measured={} if learner.diagnosis is None else learner.diagnosis.take(),
             records=learner.take_records(),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scenes import CPU
 
+from rookery.backends.base import ProcessUsage
 from rookery.backends.ray.cluster import Cluster, actors_for, check_resources, needs_of
 from rookery.backends.ray.messages import (
     Origin,
@@ -111,9 +112,9 @@ def test_a_part_of_a_capacity():
     assert share_of_capacity("8GB", 4) == "2000000.000KB"
 
 
-def played(steps, episodes=(), env_s=0.0, cpu_s=0.0):
+def played(steps, episodes=(), env_s=0.0, cpu_s=0.0, memory_mb=0.0):
     times = Times(env_s=env_s, cpu_s=cpu_s)
-    done = Played(steps, list(episodes), [], times, torch.tensor(0.1))
+    done = Played(steps, list(episodes), [], times, torch.tensor(0.1), memory_mb)
     return SegmentInfo(done, 3, {}, Origin("a", 0))
 
 
@@ -128,6 +129,23 @@ def test_a_slot_adds_up_the_work_of_all_its_processes():
     assert slot.tally.all_times.env_s == 1.75
     assert slot.tally.all_times.cpu_s == 3.5
     assert slot.returns == [5, 7]
+
+
+def test_memory_is_that_of_the_living_processes():
+    slot = ActorSlot(0, lambda restart: (object(), object()))
+    slot.fill()
+    slot.add(played(10, memory_mb=300.0), 0)
+    slot.add(played(10, memory_mb=310.0), 0)
+    usage = ProcessUsage(seconds=8.0, cpu_s=2.0, memory_mb=100.0)
+    assert slot.tally.take(Times(), False, usage).memory_mb == 410
+    slot.fill()
+    progress = slot.tally.take(Times(cpu_s=1.0), False, usage)
+    assert (progress.memory_mb, progress.seconds, progress.times.cpu_s) == (100, 8, 3)
+    memories = ReplayStatistics()
+    empty = ReplayStatus(0, 0, 0, 0.0, 0.0, True)
+    memories.statuses = {0: empty._replace(memory_mb=50.0), 1: empty._replace(memory_mb=70.0)}
+    memories.lost = {0}
+    assert memories.memory_mb == 70
 
 
 def test_a_lost_memory_counts_for_what_it_did_only():
