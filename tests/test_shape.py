@@ -25,7 +25,7 @@ LAYERS = {
     "sweep": {"config", "scaling", "backends", "runs", "fields"},
     "slurm": {"backends", "runs", "fields"},
     "scaling": {"backends", "runs", "bench"},
-    "reports": {"runs"},
+    "reports": {"runs", "envs", "fields"},
     "bench": {"runs", "fields"},
     "training": {
         *("backends", "config", "learning", "algorithms", "envs", "runs", "data"),
@@ -50,9 +50,10 @@ LAYERS = {
     "fields": set(),
     "machine": set(),
     "processes": set(),
+    "score_statistics": set(),
 }
 """What each part may import. `backends.ranks.process` is a program and starts from `training`."""
-ANYONE = {"errors", "machine", "processes", ""}
+ANYONE = {"errors", "machine", "processes", "score_statistics", ""}
 
 
 def imports(path: Path) -> set[str]:

@@ -13,6 +13,7 @@ from rookery.errors import RookeryError, nearest
 COMMANDS = {
     "train": "ALGO ENV      train an agent",
     "evaluate": "RUN           score a trained agent, or 'random ENV' a random one",
+    "compare": "RUN...        compare runs: groups of seeds, curves, scores, speed",
     "inspect": "ENV           check an environment, and draw what the network gets",
     "doctor": "ALGO          find what is wrong with an algorithm, by probes with exact answers",
     "export": "RUN           write a policy as ONNX and for LibTorch",

@@ -7,7 +7,7 @@ from rookery.envs.factory import (
     pool_of,
     statistics,
 )
-from rookery.envs.human_scores import human_normalized
+from rookery.envs.human_scores import human_normalized, human_score
 from rookery.envs.options import EnvOptions
 from rookery.envs.registry import (
     plays_atari,
@@ -21,6 +21,7 @@ __all__ = [
     "EnvOptions",
     "frame_stack_of",
     "human_normalized",
+    "human_score",
     "make_env",
     "normalizer_of",
     "plays_atari",

@@ -21,6 +21,12 @@ def human_scores() -> dict[str, tuple[float, float]]:
         return {row["rom"]: (float(row["random"]), float(row["human"])) for row in rows}
 
 
+def human_score(name: str) -> float | None:
+    """Return the score of a human tester; None for an environment without one."""
+    game = atari_game(name)
+    return None if game is None or game.rom not in human_scores() else human_scores()[game.rom][1]
+
+
 def human_normalized(name: str, score: float) -> float | None:
     """Return (score - random) / (human - random); None for a game without a human score."""
     game = atari_game(name)

@@ -14,8 +14,7 @@ from rookery.data.steps import FinishedEpisode
 from rookery.learning.actor import episodes_per_lane, finished_episode
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.learning.value_bias import ValueBias
-
-RESAMPLES = 2_000
+from rookery.score_statistics import estimate
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,14 @@ class Scores:
 
     def summary(self) -> dict[str, Any]:
         """Return mean, deviation, and the interquartile mean with its 95 % bootstrap interval."""
-        low, high = bootstrap_interval(self.returns)
+        iqm, low, high = map(float, estimate(self.returns))
         return {
             "episodes": len(self.returns),
             "return_mean": float(self.returns.mean()),
             "return_std": float(self.returns.std()),
             "return_min": float(self.returns.min()),
             "return_max": float(self.returns.max()),
-            "return_iqm": interquartile_mean(self.returns),
+            "return_iqm": iqm,
             "return_iqm_low": low,
             "return_iqm_high": high,
             "length_mean": float(self.lengths.mean()),
@@ -82,21 +81,3 @@ def evaluate(
         np.array([episode.episode_return for episode in played]),
         np.array([episode.length for episode in played]),
     )
-
-
-def interquartile_mean(values: np.ndarray) -> float:
-    """Return the mean of the middle half; values at its edges count in part."""
-    ordered = np.sort(values)
-    edges = np.arange(len(ordered) + 1) / len(ordered)
-    share = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
-    return float((ordered * share).sum() / share.sum())
-
-
-def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of the interquartile mean."""
-    random = np.random.default_rng(0)
-    draws = random.choice(values, (RESAMPLES, len(values)))
-    means = np.array([interquartile_mean(draw) for draw in draws])
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)

@@ -10,7 +10,7 @@ from rookery.algorithms.base import Spaces
 from rookery.algorithms.ppo import PPO
 from rookery.algorithms.r2d2 import R2D2
 from rookery.envs.wrappers.episodes import EpisodeStatistics
-from rookery.learning.evaluate import bootstrap_interval, evaluate, interquartile_mean
+from rookery.learning.evaluate import Scores, evaluate
 from rookery.learning.policy import Policy, RandomPolicy
 from rookery.networks.build import NetConfig
 
@@ -37,24 +37,11 @@ def test_long_episodes_count_as_often_as_short_ones():
     assert scores.summary()["return_mean"] == pytest.approx(6.5)
 
 
-def test_the_middle_half_by_hand():
-    assert interquartile_mean(np.array([0.0, 1, 2, 100])) == pytest.approx(1.5)
-    # Six values: one and a half are cut off at either end.
-    assert interquartile_mean(np.array([0.0, 2, 4, 6, 8, 99])) == pytest.approx(
-        (0.5 * 2 + 4 + 6 + 0.5 * 8) / 3
-    )
-    assert interquartile_mean(np.array([7.0])) == 7
-
-
-def test_the_interval_covers_the_truth():
-    # Normal returns around 10: a 95 % interval misses now and then, rarely more than that.
-    random = np.random.default_rng(1)
-    covered = [
-        low <= 10 <= high
-        for low, high in (bootstrap_interval(random.normal(10, 3, 60)) for _ in range(40))
-    ]
-    assert 33 <= sum(covered) <= 40
-    assert bootstrap_interval(np.full(20, 3.0)) == (3.0, 3.0)
+def test_the_summary_has_the_interquartile_mean_and_its_interval():
+    returns = np.array([0.0, 1, 2, 100] * 5)
+    summary = Scores(returns, np.ones(20)).summary()
+    assert summary["return_iqm"] == 1.5
+    assert 0 < summary["return_iqm_low"] < 1.5 < summary["return_iqm_high"] < 100
 
 
 def see_time(lane, episode, t):

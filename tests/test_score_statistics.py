@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rookery.reports.statistics import (
+from rookery.score_statistics import (
     EXACT_SEEDS,
     estimate,
     interquartile_mean,
@@ -28,6 +28,14 @@ def test_interquartile_mean_of_rliables_toy_data():
 def test_interquartile_mean_leaves_out_outliers():
     assert interquartile_mean(np.array([-1e9, 1, 2, 1e9])) == 1.5
     assert interquartile_mean(np.array([1.0, 2, 6])) == 3
+
+
+def test_interval_of_many_episodes_covers_the_truth():
+    # Normal returns around 10: a 95 % interval misses now and then, rarely more than that.
+    random = np.random.default_rng(1)
+    found = [estimate(random.normal(10, 3, 60)) for _ in range(40)]
+    assert 33 <= sum(each.low <= 10 <= each.high for each in found) <= 40
+    assert estimate(np.full(20, 3.0)) == (3, 3, 3)
 
 
 def test_probability_of_improvement_of_rliables_toy_data():

@@ -1,5 +1,5 @@
-"""Statistics of a few seeds (Agarwal et al. 2021): interquartile mean, bootstrap intervals,
-probability of improvement."""
+"""Statistics of the scores of seeds or episodes (Agarwal et al. 2021): interquartile mean,
+bootstrap intervals, probability of improvement."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ EXACT_SEEDS = 8
 """Up to this number of values all resamples are enumerated: 6,435 multisets of eight."""
 RESAMPLES = 5_000
 """Random resamples of more values."""
+CHUNK = 64
+"""Resamples that are computed at once."""
 CONFIDENCE = 0.95
 
 
@@ -52,7 +54,8 @@ def estimate(values: np.ndarray) -> Estimate:
     """Return the interquartile mean over the first axis [seeds, ...] with its percentile
     interval; the interval of one seed is that seed."""
     indices, weights = resamples(len(values))
-    means = np.stack([interquartile_mean(values[index]) for index in indices])
+    chunks = np.array_split(indices, max(1, len(indices) // CHUNK))
+    means = np.concatenate([interquartile_mean(values[chunk], axis=1) for chunk in chunks])
     tail = (1 - CONFIDENCE) / 2
     low, high = (weighted_quantile(means, weights, share) for share in (tail, 1 - tail))
     return Estimate(interquartile_mean(values), low, high)
