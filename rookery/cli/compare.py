@@ -10,7 +10,7 @@ from pathlib import Path
 from rookery.errors import require
 from rookery.fields import flags_of, from_dict, help_text, nest, parse_flags
 from rookery.reports.comparison.figure import draw_comparison
-from rookery.reports.comparison.groups import RETURN, compare_runs
+from rookery.reports.comparison.groups import RETURN, EnvironmentComparison, compare_runs
 from rookery.reports.comparison.page import require_plotly, write_page
 from rookery.reports.comparison.runs import AXIS_COLUMNS, Axis
 from rookery.reports.comparison.table import comparison_text
@@ -37,11 +37,14 @@ class CompareOptions:
     threshold: float | None = None
     """Value to reach; none: the runs' stop_return, or the goal in Gymnasium's registry."""
     out: str = "."
-    """Folder for the pictures and the page."""
+    """Folder for the pictures and the page, or one file: .png, .svg, .pdf or .html."""
     plot: bool = True
     """Write the pictures and the page."""
     json: bool = False
     """Print one JSON object on standard output."""
+
+
+PICTURES, PAGE = (".png", ".svg", ".pdf"), ".html"
 
 
 def main(args: Sequence[str]) -> int:
@@ -59,14 +62,7 @@ def main(args: Sequence[str]) -> int:
     if len(found) > 1 and not options.json:
         names = ", ".join(each.environment for each in found)
         print(f"{len(found)} environments, each compared by itself: {names}\n", file=sys.stderr)
-    written: list[Path] = []
-    if options.plot:
-        folder = Path(options.out)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        one: list[Axis] = [] if options.x is None else [options.x]
-        written = draw_comparison(found, one or ["steps", "seconds"], folder)
-        written.append(write_page(found, one or list(AXIS_COLUMNS), folder / "compare.html"))
+    written = write_files(found, options) if options.plot else []
     if options.json:
         comparisons = [each.to_dict() for each in found]
         print(to_json({"comparisons": comparisons, "files": written}))
@@ -75,3 +71,23 @@ def main(args: Sequence[str]) -> int:
         if written:
             print("\n" + "  ".join(map(str, written)))
     return 0
+
+
+def write_files(found: Sequence[EnvironmentComparison], options: CompareOptions) -> list[Path]:
+    """Write the files that the options ask for, and return them."""
+    out = Path(options.out)
+    if out.suffix in (*PICTURES, PAGE):
+        files = [out]
+    else:
+        files = [out / name for name in ("compare.png", "compare.svg", "compare.html")]
+    for folder in {file.parent for file in files}:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    one: list[Axis] = [] if options.x is None else [options.x]
+    pictures = [file for file in files if file.suffix in PICTURES]
+    if pictures:
+        draw_comparison(found, one or ["steps", "seconds"], pictures)
+    for page in files:
+        if page.suffix == PAGE:
+            write_page(found, one or list(AXIS_COLUMNS), page)
+    return files

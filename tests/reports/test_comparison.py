@@ -149,7 +149,7 @@ def test_two_groups_part(two_groups):
     (pair,) = found.partings("steps")
     assert (pair.one, pair.other) == tuple(group.label for group in found.groups)
     assert 1000 <= pair.at < 1100
-    assert "part at step 1,0" in comparison_text(found)
+    assert "are apart from step 1,0" in comparison_text(found)
 
 
 def test_means_over_the_last_reports():
@@ -200,6 +200,15 @@ def test_command_prints_a_table_and_writes_pictures_and_a_page(two_groups, tmp_p
     assert "481 to 483" in page.texts
 
 
+def test_out_may_be_one_file(tmp_path, capsys):
+    folder = write_run(tmp_path / "a", [1, 2])
+    for name, start in (("x.pdf", b"%PDF"), ("x.png", b"\x89PNG"), ("x.html", b"<!doctype html>")):
+        assert main(["compare", str(folder), "--x", "steps", "--out", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_bytes().startswith(start)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"a", "x.pdf", "x.png", "x.html"}
+
+
 def test_names_from_files_are_text_in_the_page(tmp_path, capsys):
     evil = "<script>canary()</script>"
     write_run(tmp_path / "a", [1, 2], environment=evil, net={"core": evil})
@@ -233,7 +242,7 @@ def test_a_figure_has_a_row_for_each_environment_and_a_panel_for_each_axis(tmp_p
     write_run(tmp_path / "a", [1, 2], seed=1)
     write_run(tmp_path / "c", [3, 4], seed=2)
     write_run(tmp_path / "b", [1, 2], environment="Acrobot-v1")
-    draw_comparison(compare_runs([tmp_path]), ["steps", "seconds"], tmp_path)
+    draw_comparison(compare_runs([tmp_path]), ["steps", "seconds"], [tmp_path / "a.png"])
     panels = saved[0].axes
     labels = ["environment steps", "seconds"] * 2
     assert [panel.get_xlabel() for panel in panels] == labels

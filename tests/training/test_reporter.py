@@ -76,7 +76,7 @@ def test_a_mixture_is_counted_by_hand(tmp_path):
 def add(progress, ending):
     """Add episodes that ended as the letters of `ending` say."""
     episodes = [FinishedEpisode(1.0, 5, truncated=how == "t") for how in ending]
-    worker = WorkerProgress(5 * len(episodes), episodes, [], Times(), False, 1.0)
+    worker = WorkerProgress(5 * len(episodes), episodes, [], Times(), False, 1.0, memory_mb=0.0)
     progress.add(Report([worker], 0, 0.0, None))
 
 

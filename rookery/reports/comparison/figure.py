@@ -20,9 +20,9 @@ LEGEND_LINE_INCHES = 0.24
 
 
 def draw_comparison(
-    found: Sequence[EnvironmentComparison], axes: Sequence[Axis], folder: Path
-) -> list[Path]:
-    """Write compare.png and compare.svg: a row for each environment, a panel for each axis."""
+    found: Sequence[EnvironmentComparison], axes: Sequence[Axis], pictures: Sequence[Path]
+) -> None:
+    """Write one figure to each of some files: a row for each environment, a panel for each axis."""
     from matplotlib.figure import Figure
 
     # The legend stands below each row, so that it hides no point.
@@ -37,7 +37,8 @@ def draw_comparison(
         panels[0].set_ylabel(each.metric.replace("_", " "))
         row.suptitle(each.environment)
         row.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center")
-    return [save_figure(figure, folder / f"compare.{kind}") for kind in ("png", "svg")]
+    for picture in pictures:
+        save_figure(figure, picture)
 
 
 def draw_panel(panel: Any, found: EnvironmentComparison, axis: Axis) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,6 @@ from rookery.score_statistics import Estimate, estimate, probability_of_improvem
 RETURN = "episode_return_mean"
 POINTS = 200
 """Points at which the curves of seeds are combined."""
-PART_POINTS = 10
-"""Two groups have parted where the intervals of this many points in a row do not overlap."""
 
 
 class Band(NamedTuple):
@@ -55,7 +53,7 @@ class RunGroup(NamedTuple):
 
 
 class Parting(NamedTuple):
-    """Two groups, and the first point from which their intervals no longer overlap."""
+    """Two groups, and the point from which on their intervals no longer overlap."""
 
     one: str
     other: str
@@ -109,7 +107,7 @@ class EnvironmentComparison:
         return {label: band for label, band in bands.items() if band is not None}
 
     def partings(self, axis: Axis) -> list[Parting]:
-        """Return the pairs of groups that part, and where they first do."""
+        """Return the pairs of groups that part for good, and where."""
         pairs = combinations(self.bands(axis).items(), 2)
         found = [(a, b, parting(x, y)) for (a, x), (b, y) in pairs]
         return [Parting(a, b, at) for a, b, at in found if at is not None]
@@ -215,8 +213,8 @@ def median_of(values: Iterable[float | None]) -> float | None:
 
 
 def parting(one: Band, other: Band) -> float | None:
-    """Return the first x from which the intervals of two groups do not overlap at PART_POINTS
-    points in a row; None if they always do, or if a group has a single run and so no interval."""
+    """Return the x from which on the intervals of two groups no longer overlap; None if they do at
+    the end of what both have, or if a group has a single run and so no interval."""
     start, end = max(one.x[0], other.x[0]), min(one.x[-1], other.x[-1])
     if end <= start or min(one.runs, other.runs) == 1:
         return None
@@ -225,11 +223,6 @@ def parting(one: Band, other: Band) -> float | None:
         [np.interp(grid, band.x, getattr(band.estimate, side)) for band in (one, other)]
         for side in ("low", "high")
     )
-    apart = (high[0] < low[1]) | (high[1] < low[0])
-    at = 0
-    for is_apart, points in groupby(apart):
-        count = len(list(points))
-        if is_apart and count >= PART_POINTS:
-            return float(grid[at])
-        at += count
-    return None
+    overlap = np.flatnonzero((high[0] >= low[1]) & (high[1] >= low[0]))
+    first_apart = overlap[-1] + 1 if len(overlap) else 0
+    return float(grid[first_apart]) if first_apart < POINTS else None

@@ -37,8 +37,8 @@ def require_plotly(what: str) -> None:
         raise missing_extra(what, "plots")
 
 
-def write_page(found: Sequence[EnvironmentComparison], axes: Sequence[Axis], page: Path) -> Path:
-    """Write the file `page` and return it."""
+def write_page(found: Sequence[EnvironmentComparison], axes: Sequence[Axis], page: Path) -> None:
+    """Write the file `page`."""
     from plotly.offline import get_plotlyjs
 
     names = ", ".join(escape(each.environment) for each in found)
@@ -51,7 +51,6 @@ def write_page(found: Sequence[EnvironmentComparison], axes: Sequence[Axis], pag
         + "\n".join(section(each, axes) for each in found)
         + "\n</body>\n</html>\n",
     )
-    return page
 
 
 def section(found: EnvironmentComparison, axes: Sequence[Axis]) -> str:

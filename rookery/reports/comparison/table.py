@@ -60,7 +60,7 @@ def comparison_notes(found: EnvironmentComparison) -> list[str]:
         if score is not None:
             lines.append(f"{name}: {score:,.4g}")
     lines += [
-        f"{pair.one} and {pair.other} part at step {pair.at:,.0f}"
+        f"{pair.one} and {pair.other} are apart from step {pair.at:,.0f} on"
         for pair in found.partings("steps")
     ]
     return lines
