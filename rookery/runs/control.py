@@ -13,7 +13,7 @@ FOLDER = "control"
 
 
 def send_request(run: Path, request: Request) -> None:
-    """Ask the process that trains `run` for something; asking again before it answers adds nothing."""
+    """Ask the process that trains `run` for something; asking twice before it answers is once."""
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / request).touch()
