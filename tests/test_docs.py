@@ -17,6 +17,7 @@ from rookery_server.__main__ import parser as server_parser
 
 import rookery.envs
 from rookery.algorithms import ALGORITHMS, algorithm_class
+from rookery.cli import compare as compare_command
 from rookery.cli import doctor as doctor_command
 from rookery.cli import evaluate as evaluate_command
 from rookery.cli import graph as graph_command
@@ -130,6 +131,15 @@ def check_serve(args: list[str]) -> None:
         check_env(names[0])
 
 
+def check_compare(args: list[str]) -> None:
+    if "--help" in args:
+        assert main(["compare", *args]) == 0
+        return
+    given, paths = parse_flags(args, flags_of(compare_command.CompareOptions))
+    from_dict(compare_command.CompareOptions, nest(given))
+    require(paths, "compare: expected the folders of runs")
+
+
 def check_graph(args: list[str]) -> None:
     if "--help" in args:
         assert graph_command.main(args) == 0
@@ -164,6 +174,8 @@ def check(command: list[str]) -> None:
         check_evaluate(command[1:])
     elif command[0] == "serve":
         check_serve(command[1:])
+    elif command[0] == "compare":
+        check_compare(command[1:])
     elif command[0] == "graph":
         check_graph(command[1:])
     elif command[0] == "doctor":
@@ -215,6 +227,8 @@ def test_readme_commands_parse():
         "rookery evaluate runs/a --episode 3",
         "rookery evaluate random NoSuch-v0",
         "rookery serve CartPole-v1 --prot 5555",
+        "rookery compare runs --smoth 5",
+        "rookery compare runs --x banana",
         "rookery graph ppo CartPole-v1 --step 2",
         "rookery graph ppo NoSuch-v0",
         "rookery doctor ppo --algo.gama 0.9",

@@ -55,6 +55,12 @@ def main(args: Sequence[str]) -> int:
     given, paths = parse_flags(args, flags_of(CompareOptions))
     options = from_dict(CompareOptions, nest(given))
     require(paths, "compare: expected the folders of runs")
+    suffix = Path(options.out).suffix
+    require(
+        suffix in ("", *PICTURES, PAGE) or Path(options.out).is_dir(),
+        "out: expected a folder, or a file that ends in .png, .svg, .pdf or .html,"
+        f' got "{options.out}"',
+    )
     if options.plot:
         require_matplotlib("a picture of the comparison (--no-plot leaves it out)")
         require_plotly("a page of the comparison (--no-plot leaves it out)")

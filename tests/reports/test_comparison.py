@@ -255,12 +255,12 @@ def test_a_figure_has_a_row_for_each_environment_and_a_panel_for_each_axis(tmp_p
     ("args", "message"),
     [
         ([], "compare: expected the folders of runs"),
-        (["{0}/nothing*"], "no runs with reports found"),
+        (["{0}/nothing*"], "nothing*: no such folder"),
         (["{0}", "--metric", "episode_retrun_mean"], 'Did you mean "episode_return_mean"?'),
         (["{0}", "--x", "hours"], "x"),
         (["{0}", "--smooth", "0"], "smooth must be at least 1"),
         (["{0}", "--threshold", "high"], "threshold"),
-        (["{0}", "--out", "{0}/a/config.json"], "cannot be written"),
+        (["{0}", "--out", "{0}/a/config.json/a.png"], "cannot be written"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, args, message):
@@ -274,3 +274,25 @@ def test_column_without_values_is_named(tmp_path):
     write_run(tmp_path / "a", ["", ""])
     with pytest.raises(BadInput, match='no run has a value of "episode_return_mean" yet'):
         compare_runs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["fast-1", "fast-9"], "fast-9: no such folder"),
+        (["nowhere-*"], "nowhere-*: no such folder"),
+        (["empty"], "no runs with reports found in empty"),
+        (["fast-1", "--metric", "episode_return_maen"], 'Did you mean "episode_return_mean"?'),
+        (["fast-1", "--out", "notes.txt"], 'ends in .png, .svg, .pdf or .html, got "notes.txt"'),
+    ],
+)
+def test_refused_input_writes_nothing(args, message, two_groups, monkeypatch, capsys):
+    monkeypatch.chdir(two_groups)
+    (two_groups / "empty").mkdir()
+    before = sorted(two_groups.iterdir())
+    assert main(["compare", *args]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+    assert sorted(two_groups.iterdir()) == before

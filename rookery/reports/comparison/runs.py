@@ -108,8 +108,9 @@ def find_runs(paths: Sequence[str | Path]) -> list[ComparedRun]:
     """Return the runs with reports in the given folders and globs, or anywhere below these."""
     folders: dict[Path, None] = {}
     for path in paths:
-        matches = [Path(path)] if Path(path).exists() else map(Path, sorted(glob.glob(str(path))))
-        for match in matches:
+        matches = [str(path)] if Path(path).exists() else sorted(glob.glob(str(path)))
+        require(matches, f"compare: {path}: no such folder")
+        for match in map(Path, matches):
             own = match / "config.json"
             files = [own] if own.is_file() else sorted(match.rglob("config.json"))
             folders |= dict.fromkeys(file.parent for file in files)
